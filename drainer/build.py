@@ -18,11 +18,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from drainer.apply.batches import Fetching, Generation
 from drainer.apply.large import LargeTransactions
-from drainer.apply.pipeline import Downstream, Feed, Merge, Pipeline, Progress, Source
+from drainer.apply.pipeline import Downstream, Feed, Pipeline, Progress
 from drainer.apply.statements import EachChange, Queues
 from drainer.apply.strategies import Events, Parallel, Prepared, Snapshot, Strategy
 from drainer.cluster.membership import Membership
@@ -30,7 +30,7 @@ from drainer.cluster.server import Front
 from drainer.components import Components, insist, refuse_torn, selection_of, unless_stopped
 from drainer.counters import Counters
 from drainer.ddl.catch_up import CatchUp
-from drainer.ddl.follower import DdlFollower, NotedJobs, with_way_out
+from drainer.ddl.follower import DdlFollower, NotedJobs, with_overrides
 from drainer.ddl.jobs import JobSource, TidbJobs, open_job_source
 from drainer.ddl.starting_schema import (
     SnapshotFile,
@@ -126,16 +126,18 @@ async def build_active(
     pumps = Pumps(merger, membership, who, 2 * config.batch_bytes_max, checkpoint.pumps)
     note = functools.partial(components.home.note_downstream, output_of(config.downstream))
     progress.on_commit = functools.partial(_count, pumps.counters, membership.lag_s, note)
-    stream = Stream(
+    pipeline = build_pipeline(
+        config,
+        components,
+        schema,
+        progress,
         feed=pumps,
-        merger=merger,
         fetch_job=jobs.fetch,
         relay=relay,
         checkpoint_interval_s=_CHECKPOINT_INTERVAL_S,
         fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
         catch_up=jobs.catch_up(source, checkpoint) if isinstance(source, TidbJobs) else None,
     )
-    pipeline = build_pipeline(config, components, stream, schema, progress)
     unlogged = None
     if config.pd_address:  # An override replaces the tracker's catalog.
         unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
@@ -197,26 +199,20 @@ async def _relay_stage(
 # --- the pipeline ------------------------------------------------------------------------------
 
 
-class Stream(NamedTuple):
-    """A pipeline's source: the Pumps' merged stream, or the relay log."""
-
-    feed: Feed
-    merger: Merge
-    fetch_job: Callable[[DdlStep], Awaitable[DdlJob]]
-    relay: Relay
-    checkpoint_interval_s: float
-    fetching: Fetching | None = None
-    catch_up: CatchUp | None = None
-
-
 def build_pipeline(
     config: DrainerConfig,
     components: Components,
-    stream: Stream,
     schema: StartingSchema,
     progress: Progress,
+    *,
+    feed: Feed,
+    fetch_job: Callable[[DdlStep], Awaitable[DdlJob]],
+    relay: Relay | None = None,
+    checkpoint_interval_s: float,
+    fetching: Fetching | None = None,
+    catch_up: CatchUp | None = None,
 ) -> Pipeline:
-    """Build the pipeline from the stream to the downstream, from `progress`'s checkpoint on."""
+    """Build the pipeline from the feed to the downstream, from `progress`'s checkpoint on."""
     checkpoint, schemas = progress.checkpoint, schema.tracker
     selection = selection_of(config, schemas)
     sink = components.sink
@@ -229,27 +225,15 @@ def build_pipeline(
         whole_ts=checkpoint.applying_ts if config.strategy in ("merge", "events") else 0,
         origins=checkpoint.origins,
         accepted_gap_ts=config.accepted_gap_ts,
-        ahead=None if stream.catch_up is None else stream.catch_up.ahead,
+        ahead=None if catch_up is None else catch_up.ahead,
     )
-    way_out = functools.partial(with_way_out, flags=config.as_flags)
     follower = DdlFollower(
         schemas,
-        stream.fetch_job,
+        fetch_job,
         overrides=schema.overrides,
         ignored_ts=config.ignored_ts,
         route=selection.route,
-        way_out=way_out,
-    )
-    source = Source(
-        merger=stream.merger,
-        planner=planner,
-        pumps=stream.feed,
-        schemas=schemas,
-        follow_ddl=follower.follow,
-        way_out=way_out,
-        relay=stream.relay,
-        fetching=stream.fetching,
-        catch_up=stream.catch_up,
+        refused=functools.partial(with_overrides, flags=config.as_flags),
     )
     strategy, large = build_strategy(config, components, checkpoint)
     downstream = Downstream(
@@ -260,10 +244,15 @@ def build_pipeline(
         catalog=selection.downstream,
     )
     return Pipeline(
-        source,
+        feed,
+        planner,
+        follower,
         downstream,
         progress,
-        checkpoint_interval_s=gathering.seconds if gathering else stream.checkpoint_interval_s,
+        relay=relay,
+        fetching=fetching,
+        catch_up=catch_up,
+        checkpoint_interval_s=gathering.seconds if gathering else checkpoint_interval_s,
         gathers=gathering is not None,
     )
 

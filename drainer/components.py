@@ -70,19 +70,6 @@ class Components:
     """True if etcd could not be reached in time; `cluster_id` is then the relay log's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ends:
-    """Both ends of a Drainer: the source and the destination of its transactions."""
-
-    etcd: EtcdClient
-    oracle: Oracle
-    thread: SinkThread
-    sink: Sink
-    cluster_id: int
-    relay_log: RelayLog | None
-    is_upstream_gone: bool
-
-
 async def build_components(
     config: DrainerConfig, stack: AsyncExitStack, stop: asyncio.Event
 ) -> Components:
@@ -105,30 +92,25 @@ async def build_components(
         if opening.done():
             opening.result()
         dispatcher, task_count = await _start_spark(config, fetch, home, security.tls, stack)
-        ends = await opening
+        components = await opening
     finally:
         opening.cancel()
         await asyncio.wait((opening,))
-    return Components(
+    return components(
         home=home,
         dispatcher=dispatcher,
         task_count=task_count,
-        etcd=ends.etcd,
-        oracle=ends.oracle,
-        thread=ends.thread,
-        sink=ends.sink,
-        cluster_id=ends.cluster_id,
-        security=security,
         executors_fetch=fetch is not None,
-        relay_log=ends.relay_log,
-        is_upstream_gone=ends.is_upstream_gone,
     )
 
 
 async def _open_ends(
     config: DrainerConfig, security: Security, stack: AsyncExitStack, stop: asyncio.Event
-) -> _Ends:
-    """Reach etcd and the downstream, through outages; raise errors that need an operator."""
+) -> functools.partial[Components]:
+    """Reach etcd and the downstream, through outages; raise errors that need an operator.
+
+    The result makes the components of both and of the rest.
+    """
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     stack.push_async_callback(asyncio.to_thread, etcd.close)
     pd_address = config.pd_address or None
@@ -156,7 +138,9 @@ async def _open_ends(
     stored = await unless_stopped(thread.call(sink.load_checkpoint), stop)
     if stored is not None and stored.is_torn:
         refuse_torn(config.apply, stored.commit_ts)
-    return _Ends(
+    return functools.partial(
+        Components,
+        security=security,
         etcd=etcd,
         oracle=oracle,
         thread=thread,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from drainer.apply.pipeline import Pipeline, Progress
-from drainer.build import Stream, build_pipeline
+from drainer.build import build_pipeline
 from drainer.components import Components, StoppedEarly, insist
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import refuse_other
@@ -68,8 +68,6 @@ class Replay:
         return Merged(run.commit_ts, run.payloads, sum(map(len, run.payloads)))
 
     def hurry(self) -> None: ...
-
-    def taken(self) -> None: ...
 
     def standing(self) -> Mapping[str, int]:
         return self._pumps
@@ -167,9 +165,17 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
     sink = components.sink
     progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
     catch_up = None if rules.is_fenced else CatchUp(tracker, _Logged(stored), report=_ends)
-    stream = Stream(source, source, source.fetch_job, NoRelay(), _CHECKPOINT_S, catch_up=catch_up)
     schema = StartingSchema(tracker=tracker, overrides=overrides, jobs=[])
-    pipeline = build_pipeline(config, components, stream, schema, progress)
+    pipeline = build_pipeline(
+        config,
+        components,
+        schema,
+        progress,
+        feed=source,
+        fetch_job=source.fetch_job,
+        checkpoint_interval_s=_CHECKPOINT_S,
+        catch_up=catch_up,
+    )
     if not await replay(pipeline, source, stop):
         raise StoppedEarly
     last = replace(progress.checkpoint, consistent=True)

@@ -97,14 +97,7 @@ class HeldBatch(Batch):
         return encoded[::-1]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """The result of the last task that processed a batch."""
-
-    facts: Facts = field(default_factory=Facts)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FetchBatch:
     """A batch whose rows are on the Pumps, where a task fetches them."""
 
@@ -112,11 +105,13 @@ class FetchBatch:
     remote: RemoteTransactions
     catalog: asyncio.Task[Catalog]
     fetching: Fetching
-    outcome: Outcome = field(default_factory=Outcome)
+    facts: Facts = field(default_factory=Facts)
+    """The result of the last task that processed the batch."""
     displaces: bool = False
 
     def displacing(self) -> FetchBatch:
-        return replace(self, displaces=True)
+        self.displaces = True
+        return self
 
     async def by_unit(self, generation: Generation) -> Made:
         """Return the batch's SQL; wait for unreachable Pumps without a time limit."""
@@ -125,7 +120,7 @@ class FetchBatch:
             unit = self._unit(catalog[0], generation.dialect)
             answers = await generation.dispatcher.run([unit.encode()], catalog)
             try:
-                made, self.outcome.facts = decode_made(answers.pop())
+                made, self.facts = decode_made(answers.pop())
             except Away as away:
                 log.warning("batch %d waits: %s", self.batch_id, away)
                 await asyncio.sleep(_RETRY_S)
@@ -150,7 +145,7 @@ class FetchBatch:
         )
 
     def counted(self, step: RowsStep) -> RowsStep:
-        facts = self.outcome.facts
+        facts = self.facts
         skipped = step.skipped + facts.skipped
         return replace(step, rows=facts.rows, remote=None, skipped=skipped)
 

@@ -88,7 +88,7 @@ class LargeTransactions(Generic[T]):
         targets = rows.targets.values()
         if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets)):
             await asyncio.to_thread(large.count)
-        return large
+        return large.commit
 
     async def commit(self, transaction: _LargeTransaction[T], checkpoint: Checkpoint) -> None:
         """Run all slices in one transaction with the checkpoint."""
@@ -103,7 +103,7 @@ class LargeTransactions(Generic[T]):
 
 
 class _LargeTransaction(Generic[T]):
-    """A large step whose tables are known; see `Prepared`."""
+    """A large step whose tables are known."""
 
     def __init__(self, step: LargeStep, rows: SpooledRows, owner: LargeTransactions[T]) -> None:
         self._step = step

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from drainer.apply.batches import FetchBatch, Fetching, HeldBatch, RowBatch
 from drainer.apply.strategies import Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
-from drainer.ddl.follower import FollowedDdl, WayOut, with_way_out
+from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.differences.skipped import Counts, SkippedTotals
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
@@ -50,25 +50,6 @@ _planned = point("drainer.planned")
 _generated = point("drainer.generated")
 _before_sink = point("drainer.before_sink")
 _checkpoint_known = point("drainer.checkpoint_known")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A source of steps; `follow_ddl` returns a DDL's effect downstream.
-
-    `way_out` adds the overrides of a DDL to the error of its run. `fetching` is set if the rows do
-    not pass through the Drainer, `catch_up` if rows may come before their DDL.
-    """
-
-    merger: Merge
-    planner: Planner
-    pumps: Feed
-    schemas: Schemas
-    follow_ddl: Callable[[DdlStep], Awaitable[FollowedDdl]]
-    way_out: WayOut = with_way_out
-    relay: Relay = field(default_factory=NoRelay)
-    fetching: Fetching | None = None
-    catch_up: CatchUp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,28 +83,38 @@ class Pipeline:
 
     def __init__(
         self,
-        source: Source,
+        feed: Feed,
+        planner: Planner,
+        follower: DdlFollower,
         downstream: Downstream,
         progress: Progress,
         *,
+        relay: Relay | None = None,
+        fetching: Fetching | None = None,
+        catch_up: CatchUp | None = None,
         checkpoint_interval_s: float = 3.0,
         gathers: bool = False,
     ) -> None:
         """Connect the stages; the downstream is at the checkpoint in `progress`.
 
-        An idle stream advances the checkpoint each `checkpoint_interval_s`. With `gathers`, a batch
+        `fetching` is set if the rows do not pass through the Drainer, `catch_up` if rows may come
+        before their DDL. An idle stream advances the checkpoint each `checkpoint_interval_s`. With `gathers`, a batch
         that is not full also waits for that interval.
         """
         self.progress = progress
         self._begin = progress.checkpoint
-        self._source = source
-        self._planner = source.planner
-        self._wake = source.pumps.arrived
+        self._feed = feed
+        self._planner = planner
+        self._follower = follower
+        self._relay = relay or NoRelay()
+        self._fetching = fetching
+        self._catch_up = catch_up
+        self._wake = feed.arrived
         self._downstream = downstream
         self._checkpoint_interval_s = checkpoint_interval_s
         self._gathers = gathers
         self._intent_ts = progress.checkpoint.ddl_intent_ts
-        self._slots = STEPS_UNDER_WAY_MAX if source.fetching is None else FETCHES_UNDER_WAY_MAX
+        self._slots = STEPS_UNDER_WAY_MAX if fetching is None else FETCHES_UNDER_WAY_MAX
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
         self._plan_task: asyncio.Task[None] | None = None
         self._preparing: set[asyncio.Task[Prepared]] = set()
@@ -174,7 +165,7 @@ class Pipeline:
             del step  # Only the step in progress must hold its rows.
 
     async def _run_ahead(self, ahead: AheadStep) -> None:
-        catch_up = self._source.catch_up
+        catch_up = self._catch_up
         assert catch_up is not None, "no one asked about rows"
         steps = await catch_up.steps(ahead)
         if steps and (before := self._planner.cut_before_ddl()) is not None:
@@ -184,7 +175,7 @@ class Pipeline:
 
     async def _run_before(self, step: Step) -> None:
         """Run the DDL that the rows of a large transaction need, unseen by the planner."""
-        catch_up = self._source.catch_up
+        catch_up = self._catch_up
         if not isinstance(step, LargeStep) or catch_up is None or step.is_ignored:
             return
         ddl = await catch_up.before(step.commit_ts, step.payload, step.lookup, step.limits)
@@ -200,12 +191,11 @@ class Pipeline:
         await self._start(step)
 
     def _gather(self) -> bool:
-        merged = self._source.merger.take()
+        merged = self._feed.take()
         if merged is None:
             return False
-        self._source.relay.offer(merged)
+        self._relay.offer(merged)
         self._planner.offer(merged)
-        self._source.pumps.taken()
         _merged()
         return True
 
@@ -223,7 +213,7 @@ class Pipeline:
         if due_in_s <= 0 or self._slots == 0:
             await self._wake.wait()
             return
-        self._source.pumps.hurry()
+        self._feed.hurry()
         try:
             async with asyncio.timeout(due_in_s):
                 await self._wake.wait()
@@ -233,7 +223,7 @@ class Pipeline:
     async def _start(self, step: Step) -> None:
         ddl = None
         if isinstance(step, DdlStep):
-            ddl = await self._source.follow_ddl(step)
+            ddl = await self._follower.follow(step)
             if step.is_repeated:
                 ddl = ddl._replace(run=None, skipped=Counts())
             _ddl_followed()
@@ -244,15 +234,15 @@ class Pipeline:
         begin = self._begin
         checkpoint = Checkpoint(
             step.commit_ts,
-            self._source.schemas.version,
+            self._follower.schemas.version,
             ddl_intent_ts=intent_ts,
             origins=step.origins,
-            pumps=self._source.pumps.standing(),
+            pumps=self._feed.standing(),
             overrides=begin.overrides,
             has_all_overrides=begin.has_all_overrides,
-            ahead=dict(self._source.schemas.ahead),
+            ahead=dict(self._follower.schemas.ahead),
         )
-        work = _Work(step, checkpoint, ddl, relayed=self._source.relay.flush())
+        work = _Work(step, checkpoint, ddl, relayed=self._relay.flush())
         if isinstance(step, RowsStep) and (step.rows or step.remote):
             self._batch_id += 1
             self.progress.begun(step.tables)
@@ -260,8 +250,8 @@ class Pipeline:
                 self._batch_id, step.tables, commit_ts=step.stamps, beginnings=step.beginnings
             )
             if step.remote is not None:
-                assert self._source.fetching is not None, "no one asked for metadata only"
-                work.fetched = batch = self._source.fetching.begin(self._batch_id, step.remote)
+                assert self._fetching is not None, "no one asked for metadata only"
+                work.fetched = batch = self._fetching.begin(self._batch_id, step.remote)
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
@@ -304,7 +294,7 @@ class Pipeline:
             self.progress.message_bytes = strategy.message_bytes
             self.progress.repeated = self._planner.repeated
             self.progress.partitions_s = strategy.partitions_s
-            self._source.relay.trim(work.checkpoint.commit_ts)
+            self._relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()
 
@@ -322,13 +312,15 @@ class Pipeline:
         elif work.prepared is None:
             await call(lambda: sink.save_checkpoint(checkpoint))
         else:
-            prepared = await work.prepared
+            commit = await work.prepared
             work.prepared = None
             if nothing_left:
                 await call(lambda: sink.save_checkpoint(checkpoint))
                 return
+            committing = commit(checkpoint)
+            del commit  # The statements are released as soon as the sink is done with them.
             try:
-                await prepared.commit(checkpoint)
+                await committing
             except Refused as error:
                 raise located(error, after_ts, checkpoint.commit_ts) from error
 
@@ -343,13 +335,13 @@ class Pipeline:
         except TakenOver:
             raise  # No decision about the DDL would help.
         except NeedsOperator as error:
-            raise self._source.way_out(error, ddl.ts or ddl_ts, ddl.upstream) from error
+            raise self._follower.refused(error, ddl.ts or ddl_ts, ddl.upstream) from error
 
     def _note_fetched(self, work: _Work, batch: FetchBatch) -> bool:
         """Count the task's results, now final; False if nothing is left to apply."""
         assert isinstance(work.step, RowsStep)
         work.step = batch.counted(work.step)
-        self.progress.kinds.update(batch.outcome.facts.kinds)
+        self.progress.kinds.update(batch.facts.kinds)
         return work.step.rows > 0
 
 
@@ -368,29 +360,16 @@ class Feed(Protocol):
     def hurry(self) -> None:
         """Request progress of a blocked merge, if something waits for it."""
 
-    def taken(self) -> None:
-        """Note that the merger was read from: there may be room again."""
+    def take(self) -> Merged | None:
+        """Return the next run of the merged stream, None if there is none yet."""
 
     def standing(self) -> Mapping[str, int]: ...
 
 
-class Merge(Protocol):
-    """The merged stream: from `drainer.intake.merger`, or from the relay log."""
-
-    def take(self) -> Merged | None:
-        """Return the next run, None if there is none yet."""
 
 
-class Schemas(Protocol):
-    """The pipeline's view of the schema tracker."""
 
-    @property
-    def version(self) -> int:
-        """The schema version after everything followed so far."""
 
-    @property
-    def ahead(self) -> Mapping[int, int]:
-        """DDL jobs followed before their binlog, with their schema versions."""
 
 
 def _nothing(step: Step, commit_s: float) -> None: ...

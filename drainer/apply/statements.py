@@ -28,6 +28,7 @@ import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,20 +107,20 @@ class EachChange:
         assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
         keys = self._keys
         if keys is None:
-            keys = await self.foreign_keys()
-        split = await self.split(batch, keys, safe=self.is_safe)
-        return _Changes(self, batch, keys, split)
+            keys = await self._foreign_keys()
+        split = await self._split(batch, keys, safe=self.is_safe)
+        return partial(self._commit, batch, keys, split)
 
-    async def foreign_keys(self) -> ForeignKeys:
+    async def _foreign_keys(self) -> ForeignKeys:
         """Return the downstream's foreign keys as they are after all earlier batches commit."""
         self._keys = await self._thread.call(self._sink.foreign_keys)
         return self._keys
 
-    async def split(self, batch: Batch, keys: ForeignKeys, *, safe: bool) -> Split:
+    async def _split(self, batch: Batch, keys: ForeignKeys, *, safe: bool) -> Split:
         units, numbers = await asyncio.to_thread(self._units, batch, keys, safe)
         answers = await self._dispatcher.run(units)
         made = await asyncio.to_thread(self._arranged, answers, numbers, safe)
-        return await self.split(batch, keys, safe=True) if made is None else made
+        return await self._split(batch, keys, safe=True) if made is None else made
 
     def _units(self, batch: Batch, keys: ForeignKeys, safe: bool) -> tuple[list[bytes], list[Ints]]:
         units: list[bytes] = []
@@ -154,7 +155,21 @@ class EachChange:
         queues, batch = self._queues.workers, self._queues.txn_batch
         return spread(changes, queues=queues, statements_max=batch, safe=safe)
 
-    async def apply(self, split: Split, checkpoint: Checkpoint) -> None:
+    async def _commit(
+        self, batch: Batch, keys: ForeignKeys, split: Split, checkpoint: Checkpoint
+    ) -> None:
+        """Apply; if a commit gets no answer, apply the batch's rows once more in the safe form."""
+        now = await self._foreign_keys()
+        if now is not keys:  # A DDL has run since, and other tables are linked now.
+            split = await self._split(batch, now, safe=split.safe)
+        try:
+            await self._apply(split, checkpoint)
+        except InDoubt as doubt:
+            log.warning("%s; the batch up to %d is run again", doubt, checkpoint.commit_ts)
+            del split
+            await self._apply(await self._split(batch, now, safe=True), checkpoint)
+
+    async def _apply(self, split: Split, checkpoint: Checkpoint) -> None:
         """Apply queues and checkpoint; raise `InDoubt` if the batch must be applied again."""
         missed: Missed = await self._thread.call(
             lambda: self._sink.apply_split(split, checkpoint, self._start)
@@ -177,31 +192,6 @@ def _rows(changes: TableRows, op: Op) -> pa.RecordBatch:
         changes.rows.cast(pa.large_binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
-
-
-class _Changes:
-    """A batch and its statements; the rows stay until the commit, in case it must be redone."""
-
-    def __init__(self, strategy: EachChange, batch: Batch, keys: ForeignKeys, split: Split) -> None:
-        self._strategy = strategy
-        self._batch = batch
-        self._keys = keys
-        self._split: Split | None = split
-
-    async def commit(self, checkpoint: Checkpoint) -> None:
-        """Apply; if a commit gets no answer, apply once more in the safe form."""
-        split, self._split = self._split, None
-        assert split is not None, "a batch is committed once"
-        keys = await self._strategy.foreign_keys()
-        if keys is not self._keys:  # A DDL has run since, and other tables are linked now.
-            split = await self._strategy.split(self._batch, keys, safe=split.safe)
-        try:
-            await self._strategy.apply(split, checkpoint)
-        except InDoubt as doubt:
-            log.warning("%s; the batch up to %d is run again", doubt, checkpoint.commit_ts)
-            del split
-            safe = await self._strategy.split(self._batch, keys, safe=True)
-            await self._strategy.apply(safe, checkpoint)
 
 
 _NON_REPEATABLE = UNBOUNDED

@@ -35,8 +35,9 @@ messages, so a crash leaves both or neither. A large transaction is written slic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Protocol
 
 from drainer.apply.batches import Generation, HeldBatch, RowBatch
 from drainer.sinks.checkpoint import Checkpoint
@@ -48,16 +49,12 @@ from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Statements
 
 
-class Prepared(Protocol):
-    """One batch, ready to be committed; discarding it leaves the downstream unchanged."""
+Prepared = Callable[[Checkpoint], Coroutine[Any, Any, None]]
+"""Writes one prepared batch and the checkpoint downstream; called once.
 
-    async def commit(self, checkpoint: Checkpoint) -> None:
-        """Write the batch and its `checkpoint` downstream; called once.
-
-        Returns when both are stored, and releases the batch's statements or messages. Raises errors
-        that stop the Drainer.
-        """
-        ...
+It returns when both are stored. It raises errors that stop the Drainer. A discarded one leaves the
+downstream unchanged.
+"""
 
 
 class Strategy(Protocol):
@@ -121,21 +118,14 @@ class Snapshot:
     async def prepare(self, batch: RowBatch) -> Prepared:
         generating = self._generation.statements(self._partial.marked(batch))
         del batch  # The conversion to SQL decides how long the rows are needed.
-        return _ReadyStatements(await generating, self)
+        return partial(self._apply, await generating)
 
-    async def apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
+    async def _apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
         self._partial.committed_ts = checkpoint.commit_ts
 
 
-class _ReadyStatements:
-    def __init__(self, statements: list[bytes], strategy: Snapshot) -> None:
-        self._statements = statements
-        self._strategy = strategy
 
-    async def commit(self, checkpoint: Checkpoint) -> None:
-        statements, self._statements = self._statements, []
-        await self._strategy.apply(statements, checkpoint)
 
 
 PARTITION_BYTES_MIN = 128 << 10
@@ -171,17 +161,17 @@ class Parallel:
         generating = batch.by_unit(self._generation)
         del batch  # The conversion to SQL decides how long the rows are needed.
         made = await generating
-        return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
+        return partial(self._apply, await asyncio.to_thread(self._cut, made))
 
     async def _resumed(self, batch: RowBatch) -> Prepared:
         made = await batch.by_unit(self._generation)
         partitions = await asyncio.to_thread(self._cut, made)
         if await self._thread.call(lambda: self._sink.has_begun(partitions)):
-            return _ReadyPartitions(partitions, self)
+            return partial(self._apply, partitions)
         made = await self._partial.marked(batch).by_unit(self._generation)
-        return _ReadyPartitions(await asyncio.to_thread(self._cut, made), self)
+        return partial(self._apply, await asyncio.to_thread(self._cut, made))
 
-    async def apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:
+    async def _apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:
         took_s = await self._thread.call(
             lambda: self._sink.apply_partitions(partitions, checkpoint, self._start)
         )
@@ -218,15 +208,7 @@ def arranged(
     return Partitions([phase for phase in phases if phase], ordered)
 
 
-class _ReadyPartitions:
-    def __init__(self, partitions: Partitions, strategy: Parallel) -> None:
-        self._partitions: Partitions | None = partitions
-        self._strategy = strategy
 
-    async def commit(self, checkpoint: Checkpoint) -> None:
-        partitions, self._partitions = self._partitions, None
-        assert partitions is not None, "a batch is committed once"
-        await self._strategy.apply(partitions, checkpoint)
 
 
 class Events:
@@ -249,7 +231,7 @@ class Events:
         assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
         making = self._messages(batch)
         del batch  # Its rows are needed only until they are in units.
-        return _ReadyMessages(await making, self)
+        return partial(self._put, await making)
 
     async def of_slice(self, batch: HeldBatch) -> Messages:
         (made,) = await self._messages(batch)
@@ -267,15 +249,7 @@ class Events:
     def _units(self, batch: HeldBatch) -> list[bytes]:
         return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]
 
-    async def put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
+    async def _put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.put(messages, checkpoint))
 
 
-class _ReadyMessages:
-    def __init__(self, messages: list[Messages], strategy: Events) -> None:
-        self._messages = messages
-        self._strategy = strategy
-
-    async def commit(self, checkpoint: Checkpoint) -> None:
-        messages, self._messages = self._messages, []
-        await self._strategy.put(messages, checkpoint)

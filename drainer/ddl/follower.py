@@ -72,7 +72,7 @@ from penstock.schema.model import DdlJob, DdlType, TableInfo
 log = logging.getLogger(__name__)
 
 Route = Callable[[SchemaChange], SchemaChange | Skipped | None]
-WayOut = Callable[[NeedsOperator, int, SchemaChange | None], NeedsOperator]
+Refused = Callable[[NeedsOperator, int, SchemaChange | None], NeedsOperator]
 
 
 class FollowedDdl(NamedTuple):
@@ -102,14 +102,14 @@ class DdlFollower:
         overrides: Mapping[int, Override],
         ignored_ts: Set[int] = frozenset(),
         route: Route = straight,
-        way_out: WayOut | None = None,
+        refused: Refused | None = None,
     ) -> None:
         """`ignored_ts` are commit_ts whose DDL is tracked and not run.
 
-        `way_out` adds the remedy to an error; default: the overrides of a Drainer.
+        `refused` adds the remedy to an error; default: the overrides of a Drainer.
         """
-        self._way_out = way_out or with_way_out
-        self._schemas = schemas
+        self.refused = refused or with_overrides
+        self.schemas = schemas
         self._fetch_job = fetch_job
         self._overrides = overrides
         self._ignored_ts = ignored_ts
@@ -122,11 +122,11 @@ class DdlFollower:
         """
         override = self._overrides.get(step.commit_ts)
         tracked: Tracked | None = None
-        ts, is_fenced = step.commit_ts, self._schemas.rules.is_fenced
+        ts, is_fenced = step.commit_ts, self.schemas.rules.is_fenced
         if not is_fenced and step.schema_state == DELETE_ONLY:
             log.info("DDL at %d is not over yet; it comes again: %s", ts, step.query)
             return FollowedDdl(_of_nothing(step), None, Counts())
-        if not step.is_ahead and self._schemas.pass_ahead(step.job_id):
+        if not step.is_ahead and self.schemas.pass_ahead(step.job_id):
             log.info("DDL at %d ran before: rows that came earlier needed it", ts)
             return FollowedDdl(_of_nothing(step), None, Counts())
         try:
@@ -136,15 +136,15 @@ class DdlFollower:
                 override = self._overrides.get(ts)
                 if job.has_failed:
                     log.info("DDL at %d failed upstream (state %d): %s", ts, job.state, step.query)
-                    return FollowedDdl(self._schemas.follow(job), None, Counts(), ts)
-            take = self._schemas.take_ahead if step.is_ahead else self._schemas.track
+                    return FollowedDdl(self.schemas.follow(job), None, Counts(), ts)
+            take = self.schemas.take_ahead if step.is_ahead else self.schemas.track
             tracked = take(job, override)
             if override is not None:
                 self._report(step, override, tracked)
             return self._routed(step, override, tracked)._replace(ts=ts)
         except NeedsOperator as error:
             change = None if tracked is None else tracked.change
-            raise self._way_out(error, ts, change) from error
+            raise self.refused(error, ts, change) from error
 
     def _routed(self, step: DdlStep, override: Override | None, tracked: Tracked) -> FollowedDdl:
         change, run = tracked.change, tracked.run
@@ -162,12 +162,12 @@ class DdlFollower:
             absent = [part for part in table_by_table(change) if part.dropped[0][1].id not in
                       {table.id for _, table in run.dropped}]  # fmt: skip
             counts.update(Skipped(DDLS, OVERRIDE, subject_of(part)) for part in absent)
-        elif not self._schemas.rules.is_fenced:
+        elif not self.schemas.rules.is_fenced:
             if is_upstream_only(change.job):
                 counts[Skipped(DDLS, UPSTREAM_ONLY, subject)] = 1
                 run = None
             else:
-                run = to_run(run, self._schemas.catalog)
+                run = to_run(run, self.schemas.catalog)
         if run is None:
             return FollowedDdl(change, None, counts)
         kept = []
@@ -181,7 +181,7 @@ class DdlFollower:
 
     def _report(self, step: DdlStep, override: Override, tracked: Tracked) -> None:
         meaning = {
-            SKIP: skip_means(None if self._schemas.blind_ts == step.commit_ts
+            SKIP: skip_means(None if self.schemas.blind_ts == step.commit_ts
                                        else tracked.change),
             REPLACE: replace_means(),
         }.get(override.verb, track_means())  # fmt: skip
@@ -195,12 +195,12 @@ class DdlFollower:
             return await self._fetch_job(step)
         try:
             # A TiDB's job may be late by any time, so only the job of a fenced stream is awaited.
-            is_prompt = self._schemas.rules.is_fenced
+            is_prompt = self.schemas.rules.is_fenced
             async with asyncio.timeout(None if is_prompt else ABSENT_S_MAX):
                 return await self._fetch_job(step)
         except (NeedsOperator, TimeoutError):
             # Even without its job a skipped DDL counts as one version.
-            version = self._schemas.version + 1
+            version = self.schemas.version + 1
             return DdlJob(id=step.job_id, type=0, schema_id=0, schema_name="", query=step.query,
                           schema_version=version, finished_ts=step.commit_ts)  # fmt: skip
 
@@ -220,7 +220,7 @@ class DdlRefused(NeedsOperator):
         self.choices = choices
 
 
-def with_way_out(
+def with_overrides(
     error: NeedsOperator, commit_ts: int, change: SchemaChange | None, *, flags: str = ""
 ) -> DdlRefused:
     """Return the error about a DDL with the overrides that let a Drainer continue, safest first.
@@ -229,19 +229,19 @@ def with_way_out(
     command: they name the Drainer's settings.
     """
     flags = flags and f" {flags}"
-    ways = []
+    choices = []
     if change is not None:
-        ways.append(f"`penstock drainer ddl track {commit_ts}{flags}`: {track_means()}")
+        choices.append(f"`penstock drainer ddl track {commit_ts}{flags}`: {track_means()}")
     if error.code is not Code.DDL_HISTORY:  # Without its job only skipping it is safe.
-        ways.append(f'`penstock drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
-    ways.append(f"`penstock drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
+        choices.append(f'`penstock drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
+    choices.append(f"`penstock drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
-        f" {'. '.join(ways)}. `penstock drainer ddl list{flags}` shows this again,"
+        f" {'. '.join(choices)}. `penstock drainer ddl list{flags}` shows this again,"
         f" `penstock drainer ddl undo {commit_ts}{flags}` takes an override back",
         code=error.code,
-        choices=(f"{error.hint}; then start the Drainer again", *ways),
+        choices=(f"{error.hint}; then start the Drainer again", *choices),
     )
 
 

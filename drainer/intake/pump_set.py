@@ -46,7 +46,7 @@ from drainer.intake.merge_holder import (
     view_of,
     view_of_lost,
 )
-from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merger
+from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, Merged, Merger
 from drainer.intake.payload import Payload, is_fake, release
 from drainer.intake.puller import Puller, Receiver, Who
 from penstock.cluster.node_registry import NodeState, NodeStatus
@@ -228,9 +228,12 @@ class Pumps:
             if self._merger.received_ts(name) < self._last_ts:
                 puller.ask(self._last_ts)
 
-    def taken(self) -> None:
-        """Note that the merge was read from: there may be room again."""
-        self._freed.set()
+    def take(self, up_to_ts: int | None = None) -> Merged | None:
+        """Return the merge's next run, as `Merger.take`; there may be room again afterwards."""
+        merged = self._merger.take(up_to_ts)
+        if merged is not None:
+            self._freed.set()
+        return merged
 
     @property
     def ids(self) -> tuple[int, str]:

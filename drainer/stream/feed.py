@@ -226,7 +226,7 @@ class ReaderFeed:
             overrides={},
             ignored_ts=options.ignored_ts,
             route=selection.route,
-            way_out=_as_it_is,
+            refused=_as_it_is,
         )
         source, catch_up = cluster.source, None
         if isinstance(source, TidbJobs):
@@ -289,9 +289,8 @@ class ReaderFeed:
     async def _fill(self) -> None:
         while True:
             self._pumps.arrived.clear()
-            merged = self._merger.take(self._listed_ts)
+            merged = self._pumps.take(self._listed_ts)
             if merged is not None:
-                self._pumps.taken()
                 portion = await self.decoder.decode(merged, self._pumps.standing())
                 del merged
                 while self._portion is not None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from drainer.apply.pipeline import Pipeline, Progress
-from drainer.build import Stream, build_pipeline
+from drainer.build import build_pipeline
 from drainer.ddl.catch_up import CatchUp, Upstream
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
@@ -93,9 +93,6 @@ class BankStream:
     def hurry(self) -> None:
         """Do nothing."""
 
-    def taken(self) -> None:
-        """Do nothing."""
-
     def standing(self) -> dict[str, int]:
         """Return none: there are no Pumps."""
         return {}
@@ -162,13 +159,20 @@ async def run_drainer(
         components: Any = SimpleNamespace(
             dispatcher=Tasks(), task_count=2, sink=sink, thread=thread
         )
-        stream = Stream(ledger, ledger, ledger.fetch_job, relay, 0.1)
         schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])
         checkpoint = replace(checkpoint, overrides=made, has_all_overrides=True)
         progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
-        if way.upstream is not None:
-            stream = stream._replace(catch_up=CatchUp(tracker, way.upstream))
-        pipeline = build_pipeline(config, components, stream, schema, progress)
+        pipeline = build_pipeline(
+            config,
+            components,
+            schema,
+            progress,
+            feed=ledger,
+            fetch_job=ledger.fetch_job,
+            relay=relay,
+            checkpoint_interval_s=0.1,
+            catch_up=None if way.upstream is None else CatchUp(tracker, way.upstream),
+        )
         if seen is not None:
             seen(pipeline, sink)
         return await _to_the_end(pipeline, bank.last_ts)

@@ -135,12 +135,11 @@ class Merging:
         while True:
             pumps.arrived.clear()
             self.peak_bytes = max(self.peak_bytes, self._merger.bytes)
-            merged = self._merger.take()
+            merged = pumps.take()
             if merged is None:
                 await pumps.arrived.wait()
                 continue
             payloads = [payload for payload in merged.payloads if isinstance(payload, bytes)]
             assert len(payloads) == len(merged.payloads), "nothing here is large"
             self.found += zip(merged.commit_ts, payloads, strict=True)
-            pumps.taken()
             await asyncio.sleep(0)

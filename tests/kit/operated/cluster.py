@@ -377,7 +377,7 @@ class TwinDrainer:
         while True:
             pumps.arrived.clear()
             self.late = self._merger.late
-            merged = self._merger.take()
+            merged = pumps.take()
             if merged is None:
                 await pumps.arrived.wait()
                 continue
@@ -387,7 +387,6 @@ class TwinDrainer:
             self.row = at.to_json("w")
             for name, (word, left_ts) in pumps._lost.items():
                 self.declared_lost.add((name, left_ts, word.up_to_ts))
-            pumps.taken()
             await asyncio.sleep(0)
 
 

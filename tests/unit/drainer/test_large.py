@@ -214,7 +214,7 @@ def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Pat
             generate, rig.sink.apply_slices, rig.sink, thread
         ).prepare(rig.step)
         rig.known.clear()  # A DDL behind the step: its rows still go where they belong.
-        await prepared.commit(Checkpoint(50, VERSION))
+        await prepared(Checkpoint(50, VERSION))
         assert rig.count() == 2000
         assert not rig.file.exists()
         with closing(open_table_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
@@ -245,7 +245,7 @@ def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> N
         rig, thread, sink = Rig(tmp_path), SinkThread(), Flaky()
         large = LargeTransactions(rig.generate, sink.apply_slices, cast(Sink, sink), thread)
         prepared = await large.prepare(rig.step)
-        await prepared.commit(Checkpoint(50, VERSION))
+        await prepared(Checkpoint(50, VERSION))
         assert sink.tries[0] == 1
         assert sink.tries[1] == 7
         assert sink.tries[2] > 15
@@ -261,7 +261,7 @@ def test_a_slice_that_is_malformed_leaves_nothing_downstream(tmp_path: Path) -> 
             rig.generate, rig.sink.apply_slices, rig.sink, thread
         ).prepare(rig.step)
         with pytest.raises(NeedsOperator):
-            await prepared.commit(Checkpoint(50, VERSION))
+            await prepared(Checkpoint(50, VERSION))
         assert rig.made > 10
         assert rig.count() == 0
         assert rig.file.exists()
@@ -289,7 +289,7 @@ def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> No
         prepared = await LargeTransactions(
             generate, rig.sink.apply_slices, rig.sink, thread
         ).prepare(rig.step)
-        committing = asyncio.create_task(prepared.commit(Checkpoint(50, VERSION)))
+        committing = asyncio.create_task(prepared(Checkpoint(50, VERSION)))
         await reached.wait()
         committing.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -314,7 +314,7 @@ def test_at_most_two_slices_exist_at_a_time(tmp_path: Path) -> None:
 
         slow = Slow()
         large = LargeTransactions(rig.generate, slow.apply_slices, slow, thread)  # type: ignore[arg-type]
-        await (await large.prepare(rig.step)).commit(Checkpoint(50, VERSION))
+        await (await large.prepare(rig.step))(Checkpoint(50, VERSION))
         assert max(ahead) <= 1
 
     run(test)

@@ -318,13 +318,12 @@ async def merged(merger: Merger, pumps: Pumps, last: int) -> list[int]:
     async with asyncio.timeout(10):
         while not out or out[-1] < last:
             pumps.arrived.clear()
-            part = merger.take()
+            part = pumps.take()
             if part is None:
                 pumps.hurry()
                 await pumps.arrived.wait()
             else:
                 out += part.commit_ts
-                pumps.taken()
     return out
 
 
