@@ -21,7 +21,7 @@ from drainer.ddl.jobs import rules_of
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
 from drainer.planner import DdlStep
-from drainer.relay_log.log import NoRelay, RelayLog
+from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import RECORD_BYTES_MAX, ChunkSpool, Run
 from drainer.schema.rules import ALWAYS, StreamRules
 from drainer.schema.tracker import SchemaTracker

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -98,8 +98,8 @@ class Pipeline:
         """Connect the stages; the downstream is at the checkpoint in `progress`.
 
         `fetching` is set if the rows do not pass through the Drainer, `catch_up` if rows may come
-        before their DDL. An idle stream advances the checkpoint each `checkpoint_interval_s`. With `gathers`, a batch
-        that is not full also waits for that interval.
+        before their DDL. An idle stream advances the checkpoint each `checkpoint_interval_s`. With
+        `gathers`, a batch that is not full also waits for that interval.
         """
         self.progress = progress
         self._begin = progress.checkpoint
@@ -364,12 +364,6 @@ class Feed(Protocol):
         """Return the next run of the merged stream, None if there is none yet."""
 
     def standing(self) -> Mapping[str, int]: ...
-
-
-
-
-
-
 
 
 def _nothing(step: Step, commit_s: float) -> None: ...

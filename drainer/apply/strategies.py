@@ -48,7 +48,6 @@ from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Statements
 
-
 Prepared = Callable[[Checkpoint], Coroutine[Any, Any, None]]
 """Writes one prepared batch and the checkpoint downstream; called once.
 
@@ -123,9 +122,6 @@ class Snapshot:
     async def _apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
         self._partial.committed_ts = checkpoint.commit_ts
-
-
-
 
 
 PARTITION_BYTES_MIN = 128 << 10
@@ -208,9 +204,6 @@ def arranged(
     return Partitions([phase for phase in phases if phase], ordered)
 
 
-
-
-
 class Events:
     """See `Strategy`; it reads no row downstream, so it counts none as missing."""
 
@@ -251,5 +244,3 @@ class Events:
 
     async def _put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.put(messages, checkpoint))
-
-

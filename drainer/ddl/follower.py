@@ -233,7 +233,9 @@ def with_overrides(
     if change is not None:
         choices.append(f"`penstock drainer ddl track {commit_ts}{flags}`: {track_means()}")
     if error.code is not Code.DDL_HISTORY:  # Without its job only skipping it is safe.
-        choices.append(f'`penstock drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}')
+        choices.append(
+            f'`penstock drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}'
+        )
     choices.append(f"`penstock drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",

@@ -35,7 +35,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
 from drainer.task.version import code_version
@@ -353,15 +352,6 @@ LOST_S, NEVER_S = 30.0, 600.0
 _WATCH_TICK_S = 1.0
 
 
-class Tasks(Protocol):
-    """The connected tasks: a part of `Dispatcher`."""
-
-    waits_for: str
-
-    @property
-    def tasks(self) -> int: ...
-
-
 class TaskWatch:
     """How long no task has been connected to one Drainer, and why."""
 
@@ -395,7 +385,7 @@ class TaskWatch:
         return False
 
 
-async def watch_tasks(tasks: Tasks, replace_session: Callable[[], None]) -> None:
+async def watch_tasks(tasks: Dispatcher, replace_session: Callable[[], None]) -> None:
     """Check the tasks every second until cancelled; keep their `waits_for` up to date."""
     watch = TaskWatch(time.monotonic())
     while True:

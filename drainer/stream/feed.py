@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 
@@ -102,40 +102,38 @@ class ReaderOptions:
                 raise out_of_range(name, getattr(self, name), "it must be above zero")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The arguments of a reader; see `Reader.connect`."""
-
-    etcd_urls: str
-    after: int | str
-    name: str
-    filter: FilterConfig | None
-    tls: Tls | None
-    options: ReaderOptions
-
-    def check(self) -> int | Reached:
-        """Return the start position; raise `NeedsOperator` if it is invalid."""
-        if self.name:
-            check_name(self.name)
-        if isinstance(self.after, str):
-            return Reached.from_text(self.after)
-        if type(self.after) is not int or not NOW <= self.after < 1 << 63:
-            hint = "give BEGINNING, NOW, a commit_ts or a checkpoint"
-            raise NeedsOperator(
-                f"nothing is after {self.after!r}", hint=hint, code=Code.READER_MISUSED
-            )
-        return self.after
+def _begin(after: int | str, name: str) -> int | Reached:
+    """Return the start position; raise `NeedsOperator` if it or the name is invalid."""
+    if name:
+        check_name(name)
+    if isinstance(after, str):
+        return Reached.from_text(after)
+    if type(after) is not int or not NOW <= after < 1 << 63:
+        raise NeedsOperator(
+            f"nothing is after {after!r}",
+            hint="give BEGINNING, NOW, a commit_ts or a checkpoint",
+            code=Code.READER_MISUSED,
+        )
+    return after
 
 
-async def open_feed(wanted: Wanted) -> ReaderFeed:
+async def open_feed(
+    etcd_urls: str,
+    *,
+    after: int | str,
+    name: str,
+    filter: FilterConfig | None,
+    tls: Tls | None,
+    options: ReaderOptions | None,
+) -> ReaderFeed:
     """Connect and start pulling; raise `Retryable` if etcd, oracle or a PD does not answer."""
-    begin = wanted.check()
-    options, tls = wanted.options, wanted.tls
+    begin = _begin(after, name)
+    options = options or ReaderOptions()
     if tls is not None:
         tls.check()
     pd_tls = options.pd_tls or tls
     async with AsyncExitStack() as stack:
-        etcd = connect(wanted.etcd_urls, tls=options.etcd_tls or tls)
+        etcd = connect(etcd_urls, tls=options.etcd_tls or tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
         pd_address = options.pd_address or None
         cluster_id = await asyncio.to_thread(find_cluster_id, etcd, pd_address, pd_tls)
@@ -146,7 +144,18 @@ async def open_feed(wanted: Wanted) -> ReaderFeed:
         schema = await asyncio.to_thread(schema_from_history, source, start.checkpoint)
         folder = await asyncio.to_thread(_spool_folder, options.spool_dir, stack)
         spool = Spool(folder, bytes_max=options.large_bytes)
-        feed = ReaderFeed(wanted, start, spool, Cluster(Registry(etcd), oracle, source, schema))
+        feed = ReaderFeed(
+            start,
+            spool,
+            Registry(etcd),
+            oracle,
+            source,
+            schema,
+            name=name,
+            filter=filter,
+            tls=tls,
+            options=options,
+        )
         stack.push_async_callback(feed.end)
         await feed.begin()
         feed.resources = stack.pop_all()
@@ -187,39 +196,41 @@ def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> Nee
     return NeedsOperator(f"DDL at {ts}: {error.problem}", hint=error.hint, code=error.code)
 
 
-class Cluster(NamedTuple):
-    """A feed's view of the cluster besides its Pumps."""
-
-    registry: Registry
-    oracle: Oracle
-    source: JobSource
-    schema: StartingSchema
-
-
 class ReaderFeed:
     """A reader's source; belongs to one event loop."""
 
-    def __init__(self, wanted: Wanted, start: Reached, spool: Spool, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        start: Reached,
+        spool: Spool,
+        registry: Registry,
+        oracle: Oracle,
+        source: JobSource,
+        schema: StartingSchema,
+        *,
+        name: str,
+        filter: FilterConfig | None,
+        tls: Tls | None,
+        options: ReaderOptions,
+    ) -> None:
         self.start = start
         self.acknowledged_ts = start.checkpoint.commit_ts
         self.resources = AsyncExitStack()
         """Further resources to close at the end."""
-        self._wanted = wanted
-        self._registry, self._oracle = cluster.registry, cluster.oracle
-        options, checkpoint = wanted.options, start.checkpoint
-        kind = Named if wanted.name else Nameless
-        node_id = wanted.name or f"reader-{socket.gethostname()}-{os.getpid()}"
-        self._membership = kind(
-            cluster.registry, cluster.oracle, node_id, lambda: self.acknowledged_ts
-        )
+        self._name, self._list_interval_s = name, options.list_interval_s
+        self._registry = registry
+        checkpoint = start.checkpoint
+        kind = Named if name else Nameless
+        node_id = name or f"reader-{socket.gethostname()}-{os.getpid()}"
+        self._membership = kind(registry, oracle, node_id, lambda: self.acknowledged_ts)
         self._merger = Merger(checkpoint.commit_ts, options.ignored_ts)
-        who = Who(start.cluster_id, node_id, spool, tls=wanted.tls, hints=_HINTS)
+        who = Who(start.cluster_id, node_id, spool, tls=tls, hints=_HINTS)
         self._pumps = Pumps(
             self._merger, self._membership, who, options.buffer_bytes, checkpoint.pumps
         )
-        schemas = cluster.schema.tracker
-        selection = Selection(Rules(wanted.filter, source_id=options.source_id), schemas)
-        self._jobs = NotedJobs(cluster.source, cluster.schema, NoRelay())
+        schemas = schema.tracker
+        selection = Selection(Rules(filter, source_id=options.source_id), schemas)
+        self._jobs = NotedJobs(source, schema, NoRelay())
         follower = DdlFollower(
             schemas,
             self._jobs.fetch,
@@ -228,7 +239,7 @@ class ReaderFeed:
             route=selection.route,
             refused=_as_it_is,
         )
-        source, catch_up = cluster.source, None
+        catch_up = None
         if isinstance(source, TidbJobs):
             catch_up = self._jobs.catch_up(source, checkpoint)
         self.decoder = Decoder(
@@ -250,9 +261,8 @@ class ReaderFeed:
         self._is_closed = False
 
     async def begin(self) -> None:
-        name = self._wanted.name
-        if name:
-            self._is_new = not await asyncio.to_thread(take_name, self._registry, name)
+        if self._name:
+            self._is_new = not await asyncio.to_thread(take_name, self._registry, self._name)
             await self._membership.refuse_gap()
         await self._pumps.refresh()
         self._is_new = False
@@ -307,7 +317,7 @@ class ReaderFeed:
 
     async def _look(self) -> None:
         """List the Pumps; binlogs at or below the previous watermark may pass afterwards."""
-        loop, interval_s = asyncio.get_running_loop(), self._wanted.options.list_interval_s
+        loop, interval_s = asyncio.get_running_loop(), self._list_interval_s
         await asyncio.sleep(max(0.0, self._looked_s + interval_s - loop.time()))
         self._looked_s, low_water = loop.time(), self._merger.low_water
         try:

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 from drainer.differences.skipped import lines
 from drainer.intake.merge_holder import PumpView
 from drainer.stream.decoder import Portion
-from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, Wanted, open_feed
+from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, open_feed
 from drainer.stream.transaction import Changes, Committed, Reached, Transaction
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -106,15 +106,8 @@ class AsyncReader:
         options: ReaderOptions | None = None,
     ) -> Self:
         """Connect a reader to a cluster; parameters and errors are those of `Reader.connect`."""
-        wanted = Wanted(
-            etcd_urls=etcd_urls,
-            after=after,
-            name=name,
-            filter=filter,
-            tls=tls,
-            options=options or ReaderOptions(),
-        )
-        return cls(await open_feed(wanted))
+        feed = open_feed(etcd_urls, after=after, name=name, filter=filter, tls=tls, options=options)
+        return cls(await feed)
 
     @property
     def checkpoint(self) -> str:
@@ -229,17 +222,10 @@ class Reader:
         `Retryable` if etcd or the oracle does not answer, `NeedsOperator` for arguments that are
         not possible.
         """
-        wanted = Wanted(
-            etcd_urls=etcd_urls,
-            after=after,
-            name=name,
-            filter=filter,
-            tls=tls,
-            options=options or ReaderOptions(),
-        )
+        feed = open_feed(etcd_urls, after=after, name=name, filter=filter, tls=tls, options=options)
         loop = _Loop()
         try:
-            return cls(loop.run(open_feed(wanted)), loop)
+            return cls(loop.run(feed), loop)
         except BaseException:
             loop.end()
             raise

@@ -15,7 +15,7 @@ from drainer.intake.puller import Receiver, Who
 from drainer.intake.spool import Spool
 from drainer.schema.rules import FENCED
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.stream.feed import Cluster, ReaderFeed, ReaderOptions, Wanted
+from drainer.stream.feed import ReaderFeed, ReaderOptions
 from drainer.stream.transaction import Reached
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Statuses
 from penstock.codes import Code
@@ -98,11 +98,13 @@ def feed_of(bank: Bank, registry: Registry, folder: Path, *, name: str = "") -> 
     source: Any = Jobs(bank)
     checkpoint = Checkpoint(0, 0)
     options = ReaderOptions(list_interval_s=0.001)
-    wanted = Wanted(etcd_urls="", after=0, name=name, filter=None, tls=None, options=options)
     etcd, oracle = registry, Oracle()
-    cluster = Cluster(etcd, oracle, source, schema_from_history(source, checkpoint))  # type: ignore[arg-type]
+    schema = schema_from_history(source, checkpoint)  # type: ignore[arg-type]
     spool = Spool(folder / "spool", bytes_max=1 << 20)
-    return ReaderFeed(wanted, Reached(7, checkpoint), spool, cluster)
+    return ReaderFeed(
+        Reached(7, checkpoint), spool, etcd, oracle, source, schema,  # type: ignore[arg-type]
+        name=name, filter=None, tls=None, options=options,
+    )  # fmt: skip
 
 
 async def everything(bank: Bank, registry: Registry, folder: Path) -> list[int]:
