@@ -44,7 +44,7 @@ from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
-from drainer.relay_log.log import NoRelay, Relay, RelayStage
+from drainer.relay_log.log import RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, went_back
 from drainer.sinks.opening import output_of
@@ -185,10 +185,10 @@ async def _starting_schema(
 
 async def _relay_stage(
     components: Components, checkpoint: Checkpoint, jobs: Sequence[DdlJob], stack: AsyncExitStack
-) -> Relay:
+) -> RelayStage | None:
     relay_log = components.relay_log
     if relay_log is None:
-        return NoRelay()
+        return None
     await asyncio.to_thread(relay_log.start, components.cluster_id, checkpoint.commit_ts, jobs)
     stage = RelayStage(relay_log)
     stack.push_async_callback(stage.close)
@@ -207,7 +207,7 @@ def build_pipeline(
     *,
     feed: Feed,
     fetch_job: Callable[[DdlStep], Awaitable[DdlJob]],
-    relay: Relay | None = None,
+    relay: RelayStage | None = None,
     checkpoint_interval_s: float,
     fetching: Fetching | None = None,
     catch_up: CatchUp | None = None,

@@ -42,7 +42,7 @@ from drainer.differences.overrides import (
     track_means,
 )
 from drainer.differences.skipped import OVERRIDE, lines
-from drainer.schema.rules import Moment, StreamRules
+from drainer.schema.rules import StreamPosition, StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
 from drainer.settings.config import DOWNSTREAM_KEYS, DrainerConfig
@@ -178,17 +178,17 @@ class _DownstreamState:
 
     @property
     def coming(self) -> list[DdlJob]:
-        moment = Moment(self.after_ts, self.checkpoint.schema_version)
-        to_come = (job for job in self.jobs if not self.rules.has_passed(job, moment))
+        position = StreamPosition(self.after_ts, self.checkpoint.schema_version)
+        to_come = (job for job in self.jobs if not self.rules.has_passed(job, position))
         ahead = self.checkpoint.ahead
         return [job for job in to_come if not job.has_failed and job.id not in ahead]
 
     def has_passed(self, commit_ts: int, now: Checkpoint) -> bool:
         """Return whether a downstream at checkpoint `now` has passed the DDL at `commit_ts`."""
-        job, moment = self.job(commit_ts), Moment(now.commit_ts, now.schema_version)
+        job, position = self.job(commit_ts), StreamPosition(now.commit_ts, now.schema_version)
         is_past = commit_ts <= max(self.after_ts, now.commit_ts)
         return is_past or (
-            job is not None and (job.id in now.ahead or self.rules.has_passed(job, moment))
+            job is not None and (job.id in now.ahead or self.rules.has_passed(job, position))
         )
 
     def tracker(self, before_ts: int | None = None) -> SchemaTracker:

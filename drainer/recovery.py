@@ -69,7 +69,7 @@ class Replay:
 
     def hurry(self) -> None: ...
 
-    def standing(self) -> Mapping[str, int]:
+    def participants(self) -> Mapping[str, int]:
         return self._pumps
 
     async def fetch_job(self, step: DdlStep) -> DdlJob:

@@ -28,7 +28,7 @@ from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.differences.skipped import Counts, SkippedTotals
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
-from drainer.relay_log.log import NoRelay, Relay
+from drainer.relay_log.log import RelayStage
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.protocol import FileCounts, Refused, Sink, located
 from drainer.sinks.thread import SinkThread
@@ -89,7 +89,7 @@ class Pipeline:
         downstream: Downstream,
         progress: Progress,
         *,
-        relay: Relay | None = None,
+        relay: RelayStage | None = None,
         fetching: Fetching | None = None,
         catch_up: CatchUp | None = None,
         checkpoint_interval_s: float = 3.0,
@@ -106,7 +106,7 @@ class Pipeline:
         self._feed = feed
         self._planner = planner
         self._follower = follower
-        self._relay = relay or NoRelay()
+        self._relay = relay
         self._fetching = fetching
         self._catch_up = catch_up
         self._wake = feed.arrived
@@ -194,7 +194,8 @@ class Pipeline:
         merged = self._feed.take()
         if merged is None:
             return False
-        self._relay.offer(merged)
+        if self._relay is not None:
+            self._relay.offer(merged)
         self._planner.offer(merged)
         _merged()
         return True
@@ -237,12 +238,14 @@ class Pipeline:
             self._follower.schemas.version,
             ddl_intent_ts=intent_ts,
             origins=step.origins,
-            pumps=self._feed.standing(),
+            pumps=self._feed.participants(),
             overrides=begin.overrides,
             has_all_overrides=begin.has_all_overrides,
             ahead=dict(self._follower.schemas.ahead),
         )
-        work = _Work(step, checkpoint, ddl, relayed=self._relay.flush())
+        work = _Work(
+            step, checkpoint, ddl, relayed=None if self._relay is None else self._relay.flush()
+        )
         if isinstance(step, RowsStep) and (step.rows or step.remote):
             self._batch_id += 1
             self.progress.begun(step.tables)
@@ -294,7 +297,8 @@ class Pipeline:
             self.progress.message_bytes = strategy.message_bytes
             self.progress.repeated = self._planner.repeated
             self.progress.partitions_s = strategy.partitions_s
-            self._relay.trim(work.checkpoint.commit_ts)
+            if self._relay is not None:
+                self._relay.trim(work.checkpoint.commit_ts)
             self._slots += 1
             self._wake.set()
 
@@ -363,7 +367,7 @@ class Feed(Protocol):
     def take(self) -> Merged | None:
         """Return the next run of the merged stream, None if there is none yet."""
 
-    def standing(self) -> Mapping[str, int]: ...
+    def participants(self) -> Mapping[str, int]: ...
 
 
 def _nothing(step: Step, commit_s: float) -> None: ...

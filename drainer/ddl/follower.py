@@ -55,7 +55,7 @@ from drainer.differences.skipped import (
     Skipped,
 )
 from drainer.planner import DdlStep
-from drainer.relay_log.log import Relay
+from drainer.relay_log.log import RelayStage
 from drainer.schema.rules import StreamRules
 from drainer.schema.tracker import OTHER_HISTORY, SchemaTracker, Tracked
 from drainer.sinks.checkpoint import Checkpoint
@@ -332,7 +332,9 @@ def refuse_other(job: DdlJob, step: DdlStep, rules: StreamRules, place: str) -> 
 class NotedJobs:
     """The jobs of the stream's DDL; the schema's snapshot and the relay log record each."""
 
-    def __init__(self, history: JobHistory, schema: StartingSchema, relay: Relay) -> None:
+    def __init__(
+        self, history: JobHistory, schema: StartingSchema, relay: RelayStage | None = None
+    ) -> None:
         self._history = history
         self._schema = schema
         self._relay = relay
@@ -354,7 +356,8 @@ class NotedJobs:
         job = await fetch_job(self._history, step, report=self._wait_for)
         if self._schema.file is not None and not step.is_ahead:
             await self._schema.file.before(self._schema.tracker, job)
-        self._relay.note_job(job)
+        if self._relay is not None:
+            self._relay.note_job(job)
         return job
 
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from drainer.ddl.jobs import JobSource
 from drainer.differences.overrides import Override
-from drainer.schema.rules import Moment
+from drainer.schema.rules import StreamPosition
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
@@ -204,20 +204,20 @@ def schema_from(
     if base is not None and base[0].rules != source.rules:
         log.warning("%s is of another kind of upstream; reading all DDL history", file.path)
         base = None
-    moment = Moment(checkpoint.commit_ts, checkpoint.schema_version)
+    position = StreamPosition(checkpoint.commit_ts, checkpoint.schema_version)
     jobs = source.jobs(0 if base is None or whole else base[1].revision)
     tracker, last = SchemaTracker(source.rules), None
     if base is not None:
         _check_same_history(source, file, base[1])
         tracker = base[0]
         after_ts = base[1].commit_ts
-        last = tracker.follow_all(jobs, moment, made, after_ts=after_ts, ahead=checkpoint.ahead)
+        last = tracker.follow_all(jobs, position, made, after_ts=after_ts, ahead=checkpoint.ahead)
         if _differs(tracker, checkpoint):
             log.warning("%s does not lead to the checkpoint; reading all DDL history", file.path)
             jobs, base = source.jobs(), None
     if base is None:
         tracker = SchemaTracker(source.rules)
-        last = tracker.follow_all(jobs, moment, made, ahead=checkpoint.ahead)
+        last = tracker.follow_all(jobs, position, made, ahead=checkpoint.ahead)
     _check_version(source, tracker, checkpoint, made, jobs)
     followed = tracker.jobs_passed
     if last is not None and followed >= JOBS_BETWEEN and not tracker.ahead:

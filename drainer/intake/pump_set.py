@@ -21,8 +21,7 @@ its next heartbeat. Only the Pump itself records which binlogs it holds
 (`penstock.cluster.records`). TiDB-Binlog's Pumps leave no such record; for them their last
 status has to suffice.
 
-The checkpoint lists the participants (`standing`), so a Drainer that starts knows for which Pumps
-it must wait, whatever etcd lists by then. For a lost Pump it stores the commit_ts up to which the
+The checkpoint lists the participants, so a Drainer that starts knows for which Pumps it must wait, whatever etcd lists by then. For a lost Pump it stores the commit_ts up to which the
 Pump was received. If such a Pump returns, it is pulled from there, and not from the position of the
 others.
 """
@@ -103,32 +102,34 @@ class Pumps:
     def __init__(
         self,
         merger: Merger,
-        around: Neighbours,
+        membership: Neighbours,
         who: Who,
         room_bytes: int,
-        standing: Mapping[str, int] | None = None,
+        participants: Mapping[str, int] | None = None,
         *,
         clock: Callable[[], float] = _now_s,
     ) -> None:
         """Prepare; all Pumps together may have `room_bytes` waiting for the merge.
 
-        `standing` is the checkpoint's. `clock` counts seconds and includes the machine's sleep.
+        `participants` is the checkpoint's. `clock` counts seconds and includes the machine's sleep.
         """
         self.open_puller: Callable[[str, str, Who, Receiver], Puller] = Puller
         self._now_s = clock
         self.arrived = asyncio.Event()
         self.counters = Counters()
         self._lost: dict[str, tuple[LostPump, int]] = {}
-        stood = standing or {}
-        self._expected = {name for name, left_ts in stood.items() if not left_ts}
+        listed_before = participants or {}
+        self._expected = {name for name, left_ts in listed_before.items() if not left_ts}
         # Binlogs received but not downstream by then were only in the memory of an earlier run.
         self._left_ts = {
-            name: min(left_ts, merger.emitted_ts) for name, left_ts in stood.items() if left_ts
+            name: min(left_ts, merger.emitted_ts)
+            for name, left_ts in listed_before.items()
+            if left_ts
         }
         self._heard_s: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._merger = merger
-        self._around = around
+        self._membership = membership
         self._who = who
         self._room_bytes = room_bytes
         self._freed = asyncio.Event()
@@ -138,7 +139,7 @@ class Pumps:
         self._passed = asyncio.Event()
         self._fresh_until_s = 0.0
         self._doubted: set[str] = set()
-        self._knows_all = bool(stood)
+        self._knows_all = bool(listed_before)
         self.watch = LowWaterWatch(clock(), warn_s=_HELD_WARN_S)
         self._last_ts = 0  # The last real transaction; fake binlogs are not counted.
         self._asking: asyncio.TimerHandle | None = None
@@ -149,10 +150,10 @@ class Pumps:
         """Make one pass; every Pump listed now takes part when this returns. May be Retryable."""
         async with self._passing:
             started_s = self._now_s()
-            statuses = await self._around.publish_and_list()
+            statuses = await self._membership.publish_and_list()
             if self._is_closed:
                 return  # A batch is still in progress, and this Drainer shows that it runs.
-            lost = self._around.lost
+            lost = self._membership.lost
             for status in statuses:
                 if status.node_id in lost:
                     self._statuses[status.node_id] = status
@@ -247,7 +248,7 @@ class Pumps:
         """Return the commit_ts up to which each Pump's stream was received."""
         return {name: self._merger.received_ts(name) for name in self._pullers}
 
-    def standing(self) -> dict[str, int]:
+    def participants(self) -> dict[str, int]:
         """Return the participants for the checkpoint, each with 0 or a timestamp.
 
         The timestamp is the commit_ts up to which the Pump was received. It is stored for a Pump
@@ -258,7 +259,7 @@ class Pumps:
         what they held.
         """
         stands = {name: left_ts for name, (_, left_ts) in self._lost.items()}
-        known = self._around.entered.keys() | self._around.last_words.keys()
+        known = self._membership.entered.keys() | self._membership.last_words.keys()
         stands |= {name: ts for name, ts in self._left_ts.items() if ts and name in known}
         for name, (puller, _) in self._pullers.items():
             received_ts = self._merger.received_ts(name)
@@ -268,7 +269,7 @@ class Pumps:
         return stands | dict.fromkeys(self._expected, 0)
 
     def views(self) -> list[PumpView]:
-        now_ts, now_s, views = self._around.now_ts(), self._now_s(), []
+        now_ts, now_s, views = self._membership.now_ts(), self._now_s(), []
         holders = self._merger.holders
         most_ts = max(self.positions().values(), default=0)
         for name, (puller, _) in self._pullers.items():
@@ -318,7 +319,7 @@ class Pumps:
     def _note(self, pump: str, commit_ts: Sequence[int], weight_bytes: int) -> None:
         if commit_ts:
             size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
-            delay_s = lag_s(commit_ts[-1], self._around.now_ts())
+            delay_s = lag_s(commit_ts[-1], self._membership.now_ts())
             self.counters.arrived(pump, len(commit_ts), size, delay_s)
 
     def _note_last(self, commit_ts: Sequence[int], payloads: Sequence[Payload]) -> None:
@@ -343,9 +344,9 @@ class Pumps:
     def _may_part(self, status: NodeStatus) -> bool:
         """Return whether an offline Pump may leave; `NeedsOperator` if binlogs are missing."""
         name, known = status.node_id, self._pullers.get(status.node_id)
-        word = self._around.last_words.get(name)
+        word = self._membership.last_words.get(name)
         if known is None:
-            has_entered = name in self._around.entered
+            has_entered = name in self._membership.entered
             if word is None and name in self._left_ts and not has_entered:
                 return True  # It withdraws its final record when it starts again.
             received_ts = self._left_ts.get(name, self._merger.emitted_ts)
@@ -391,7 +392,7 @@ class Pumps:
             return None
         if name in self._left_ts:
             return self._left_ts[name]
-        return self._around.entered.get(name) if self._knows_all else None
+        return self._membership.entered.get(name) if self._knows_all else None
 
     async def _look_for_expected(self, listed: Set[str]) -> None:
         """List Pumps again that took part at the checkpoint and that etcd no longer knows.
@@ -399,7 +400,7 @@ class Pumps:
         They are then waited for and shown like other absent Pumps; a running Pump lists itself.
         """
         for name in self._expected - listed:
-            lost, word = self._around.lost.get(name), self._around.last_words.get(name)
+            lost, word = self._membership.lost.get(name), self._membership.last_words.get(name)
             if lost is not None:
                 self._pass_over_lost(lost)
                 continue
@@ -414,7 +415,7 @@ class Pumps:
                 " again as paused, and waited for (start it; it lists itself)",
                 name,
             )
-            await self._around.list_again(status)
+            await self._membership.list_again(status)
             self._follow(status)
 
     def _leave(self, status: NodeStatus, task: asyncio.Task[None]) -> None:

@@ -21,8 +21,7 @@ a DDL: {"decision": commit_ts} with its fields, or without fields once it is rem
                                       the step is applied; then `trim`
 
 A step's sync runs while its SQL is being generated, and one sync covers all binlogs merged by then.
-The logs use no thread and no clock; the stage's thread makes every call but `open`. `NoRelay`
-replaces the stage without a relay log, and does nothing.
+The logs use no thread and no clock; the stage's thread makes every call but `open`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 from drainer.differences.overrides import Override
 from drainer.intake.merger import Merged
@@ -381,34 +379,6 @@ _WAITING_BYTES_MAX = 1 << 20
 
 _written = point("drainer.relay_written")
 _synced = point("drainer.relay_synced")
-
-
-class Relay(Protocol):
-    """The pipeline's interface to a relay log, whether one is configured or not."""
-
-    def offer(self, merged: Merged) -> None:
-        """Take the next run of the merged stream; it is not on disk yet."""
-
-    def note_job(self, job: DdlJob) -> None: ...
-
-    def flush(self) -> asyncio.Future[None] | None:
-        """Start to write and sync all data taken; None if there is nothing to wait for."""
-
-    def trim(self, checkpoint_ts: int) -> None:
-        """Remove files whose binlogs are all downstream."""
-
-
-class NoRelay:
-    """The stage without a relay log."""
-
-    def offer(self, merged: Merged) -> None: ...
-
-    def note_job(self, job: DdlJob) -> None: ...
-
-    def flush(self) -> asyncio.Future[None] | None:
-        return None
-
-    def trim(self, checkpoint_ts: int) -> None: ...
 
 
 class RelayStage:

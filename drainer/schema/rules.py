@@ -26,14 +26,14 @@ from typing import NamedTuple
 from penstock.schema.model import DdlJob, SchemaInfo
 
 
-class Moment(NamedTuple):
+class StreamPosition(NamedTuple):
     """A place in the stream: a commit_ts, and the schema version there, 0 if it is unknown."""
 
     commit_ts: int
     schema_version: int = 0
 
 
-ALWAYS = Moment((1 << 63) - 1)
+ALWAYS = StreamPosition((1 << 63) - 1)
 """After everything."""
 
 
@@ -50,18 +50,18 @@ class StreamRules:
     system_ids_from: int = 1 << 63
     """Ids from here on are tables of the first such database that also have no job."""
 
-    def has_passed(self, job: DdlJob, moment: Moment) -> bool:
-        """Return whether the stream has had a DDL at a moment.
+    def has_passed(self, job: DdlJob, position: StreamPosition) -> bool:
+        """Return whether the stream has had a DDL at a position.
 
         A TiDB's job finishes after its binlog is committed: a finished job has passed.
         """
-        if job.finished_ts <= moment.commit_ts:
+        if job.finished_ts <= position.commit_ts:
             return True
-        return not self.is_fenced and job.schema_version <= moment.schema_version
+        return not self.is_fenced and job.schema_version <= position.schema_version
 
-    def may_have_passed(self, job: DdlJob, moment: Moment) -> bool:
+    def may_have_passed(self, job: DdlJob, position: StreamPosition) -> bool:
         """Return whether a DDL that has not certainly passed may have passed."""
-        return not self.is_fenced and job.start_ts <= moment.commit_ts
+        return not self.is_fenced and job.start_ts <= position.commit_ts
 
 
 FENCED = StreamRules(

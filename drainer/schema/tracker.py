@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 from drainer.differences.drift import NONE, Drift, absent, compared
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
-from drainer.schema.rules import FENCED, Moment, StreamRules
+from drainer.schema.rules import FENCED, StreamPosition, StreamRules
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
 from penstock.ddl.dropping import drops_several, of_dropped
@@ -142,32 +142,34 @@ class SchemaTracker:
         """
         tracker = cls(rules)
         in_order = sorted(jobs, key=lambda job: job.schema_version)
-        tracker.follow_all(in_order, Moment(up_to_ts, version), overrides or {}, ahead=ahead)
+        tracker.follow_all(
+            in_order, StreamPosition(up_to_ts, version), overrides or {}, ahead=ahead
+        )
         return tracker
 
     def follow_all(
         self,
         jobs: Sequence[DdlJob],
-        moment: Moment,
+        position: StreamPosition,
         overrides: Mapping[int, Override],
         *,
         after_ts: int = 0,
         ahead: Mapping[int, int] | None = None,
     ) -> DdlJob | None:
-        """Follow all jobs that have passed at a moment; return the last that was new.
+        """Follow all jobs that have passed at a position; return the last that was new.
 
         `jobs` are all that finished after `after_ts`, in the order of their schema versions: a
         skipped job that is missing is lost. Those `ahead` have not passed, but were followed.
         """
         last, self.jobs_passed = None, 0
-        up_to_ts = moment.commit_ts
+        up_to_ts = position.commit_ts
         lost = {ts for ts, o in overrides.items() if after_ts < ts <= up_to_ts and o.verb == SKIP}
         if lost:
             lost -= {job.finished_ts for job in jobs}
         self.blind_ts = max(lost, default=self.blind_ts)
         ends = sorted((o.ended_ts, ts) for ts, o in overrides.items() if 0 < o.ended_ts <= up_to_ts)
         for job in jobs:
-            has_passed = self.rules.has_passed(job, moment)
+            has_passed = self.rules.has_passed(job, position)
             if ahead and job.id in ahead:
                 self.take_ahead(job, overrides.get(job.finished_ts))
                 continue
@@ -179,7 +181,7 @@ class SchemaTracker:
                     self.take_back(ends.pop(0)[1])
                 self.take(job, overrides.get(job.finished_ts))
                 last = job
-            elif self.rules.may_have_passed(job, moment) and not job.has_failed:
+            elif self.rules.may_have_passed(job, position) and not job.has_failed:
                 self._doubtful.append(job)
         for _, ts in ends:
             self.take_back(ts)

@@ -31,7 +31,6 @@ from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
 from drainer.pull_refusals import HINTS
-from drainer.relay_log.log import NoRelay
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream.decoder import Decoder, Portion
 from drainer.stream.registration import (
@@ -230,7 +229,7 @@ class ReaderFeed:
         )
         schemas = schema.tracker
         selection = Selection(Rules(filter, source_id=options.source_id), schemas)
-        self._jobs = NotedJobs(source, schema, NoRelay())
+        self._jobs = NotedJobs(source, schema)
         follower = DdlFollower(
             schemas,
             self._jobs.fetch,
@@ -301,7 +300,7 @@ class ReaderFeed:
             self._pumps.arrived.clear()
             merged = self._pumps.take(self._listed_ts)
             if merged is not None:
-                portion = await self.decoder.decode(merged, self._pumps.standing())
+                portion = await self.decoder.decode(merged, self._pumps.participants())
                 del merged
                 while self._portion is not None:
                     self._emptied.clear()

@@ -10,7 +10,7 @@ import pytest
 
 from drainer.ddl.jobs import EtcdJobs, JobSource, TidbJobs
 from drainer.ddl.tidb_servers import StatusPorts
-from drainer.schema.rules import Moment
+from drainer.schema.rules import StreamPosition
 from penstock.cluster.history import History
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_to_json
@@ -66,7 +66,7 @@ def test_a_mark_leaves_the_jobs_after_it(source_of: Made) -> None:
 def test_the_rules_say_when_the_stream_has_had_a_ddl(source_of: Made) -> None:
     source = source_of(JOBS)
     job = replace(JOBS[3], finished_ts=500)
-    assert source.rules.has_passed(job, Moment(500))
-    assert not source.rules.has_passed(job, Moment(499))
-    by_version = Moment(499, job.schema_version)
+    assert source.rules.has_passed(job, StreamPosition(500))
+    assert not source.rules.has_passed(job, StreamPosition(499))
+    by_version = StreamPosition(499, job.schema_version)
     assert source.rules.has_passed(job, by_version) is not source.rules.is_fenced

@@ -22,7 +22,7 @@ from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload
 from drainer.intake.spool import Spool
 from drainer.planner import DdlStep
-from drainer.relay_log.log import NoRelay, Relay, RelayLog, RelayStage
+from drainer.relay_log.log import RelayLog, RelayStage
 from drainer.schema.rules import FENCED, StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig
@@ -93,7 +93,7 @@ class BankStream:
     def hurry(self) -> None:
         """Do nothing."""
 
-    def standing(self) -> dict[str, int]:
+    def participants(self) -> dict[str, int]:
         """Return none: there are no Pumps."""
         return {}
 
@@ -178,9 +178,9 @@ async def run_drainer(
         return await _to_the_end(pipeline, bank.last_ts)
 
 
-async def _relay(bank: Bank, way: Way, at: Checkpoint, stack: AsyncExitStack) -> Relay:
+async def _relay(bank: Bank, way: Way, at: Checkpoint, stack: AsyncExitStack) -> RelayStage | None:
     if not way.relay:
-        return NoRelay()
+        return None
     log = RelayLog.open(way.folder / "relay", file_bytes_max=60_000)
     stack.callback(log.close)
     log.start(CLUSTER, at.commit_ts, [j for j in bank.jobs if j.finished_ts <= at.commit_ts])

@@ -383,7 +383,7 @@ class TwinDrainer:
                 continue
             found = [decode_binlog(each) for each in merged.payloads if isinstance(each, bytes)]
             self.applied += [(b.commit_ts, b.start_ts) for b in found if not b.is_fake]
-            at = Checkpoint(self._merger.emitted_ts, 0, pumps=pumps.standing())
+            at = Checkpoint(self._merger.emitted_ts, 0, pumps=pumps.participants())
             self.row = at.to_json("w")
             for name, (word, left_ts) in pumps._lost.items():
                 self.declared_lost.add((name, left_ts, word.up_to_ts))

@@ -99,7 +99,7 @@ def feed_of(bank: Bank, registry: Registry, folder: Path, *, name: str = "") -> 
     checkpoint = Checkpoint(0, 0)
     options = ReaderOptions(list_interval_s=0.001)
     etcd, oracle = registry, Oracle()
-    schema = schema_from_history(source, checkpoint)  # type: ignore[arg-type]
+    schema = schema_from_history(source, checkpoint)
     spool = Spool(folder / "spool", bytes_max=1 << 20)
     return ReaderFeed(
         Reached(7, checkpoint), spool, etcd, oracle, source, schema,  # type: ignore[arg-type]

@@ -186,7 +186,7 @@ def test_a_large_transaction_with_our_mark_only_moves_the_checkpoint(
         sink, thread = open_table_sink(f"sqlite:///{tmp_path / 'd.db'}", cluster_id=1), SinkThread()
         await thread.call(sink.load_checkpoint)
         prepared = await LargeTransactions(generate, sink.apply_slices, sink, thread).prepare(step)
-        await prepared.commit(Checkpoint(20, 1))
+        await prepared(Checkpoint(20, 1))
         assert await thread.call(sink.load_checkpoint) == Checkpoint(20, 1)
         sink.close()
         assert await thread.close(5)

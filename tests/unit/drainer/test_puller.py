@@ -302,10 +302,10 @@ async def pumps_of(
     cluster: Cluster,
     merger: Merger,
     room_bytes: int = 1 << 20,
-    standing: Mapping[str, int] | None = None,
+    participants: Mapping[str, int] | None = None,
     **options: Any,
 ) -> AsyncIterator[Pumps]:
-    pumps = Pumps(merger, cluster, WHO, room_bytes, standing, **options)
+    pumps = Pumps(merger, cluster, WHO, room_bytes, participants, **options)
     try:
         yield pumps
     finally:
@@ -370,14 +370,14 @@ def binlog_at(ts: int, *, is_fake: bool = False) -> bytes:
 
 @asynccontextmanager
 async def two_pumps(
-    cluster: Cluster, merger: Merger, standing: Mapping[str, int] | None = None
+    cluster: Cluster, merger: Merger, participants: Mapping[str, int] | None = None
 ) -> AsyncIterator[tuple[Pumps, FakePump, FakePump]]:
     a, b = FakePump(1, 3, 5), FakePump(2, 4)
     a.payload = b.payload = binlog_at
     await a.start()
     await b.start()
     try:
-        async with pumps_of(cluster, merger, standing=standing) as pumps:
+        async with pumps_of(cluster, merger, participants=participants) as pumps:
             cluster.put("a", a.address, NodeState.ONLINE)
             cluster.put("b", b.address, NodeState.ONLINE)
             yield pumps, a, b
@@ -391,13 +391,13 @@ def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() 
         cluster, merger = Cluster(), Merger(0)
         async with two_pumps(cluster, merger) as (pumps, _, _):
             await pumps.refresh()
-            assert pumps.standing() == {"a": 0, "b": 0}
+            assert pumps.participants() == {"a": 0, "b": 0}
             assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
             cluster.stop("b", 4)
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [5]
             assert merger.sources == ["a"]
-            assert pumps.standing() == {"a": 0, "b": 4}
+            assert pumps.participants() == {"a": 0, "b": 4}
             cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE, max_commit_ts=9)
             cluster.last_words = {}  # It starts, and has withdrawn its word.
             await pumps.refresh()
@@ -429,7 +429,7 @@ def test_a_pump_that_somebody_else_calls_offline_stays_in_the_merge(
             b.add(6, 7)
             assert await merged(merger, pumps, 5) == [5]
             assert merger.sources == ["a", "b"]
-            assert pumps.standing() == {"a": 0, "b": 0}
+            assert pumps.participants() == {"a": 0, "b": 0}
 
     run(test)
     assert caplog.text.count("was its state changed by hand?") == 1
@@ -458,9 +458,9 @@ def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() 
         async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, _):
             cluster.stop("b", 4)
             await pumps.refresh()
-            assert (merger.sources, pumps.standing()) == (["a"], {"a": 0})
-        for standing in ({"a": 0, "b": 0}, {}):
-            async with two_pumps(cluster, Merger(3), standing) as (pumps, _, _):
+            assert (merger.sources, pumps.participants()) == (["a"], {"a": 0})
+        for participants in ({"a": 0, "b": 0}, {}):
+            async with two_pumps(cluster, Merger(3), participants) as (pumps, _, _):
                 cluster.stop("b", 4)
                 with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
                     await pumps.refresh()
@@ -488,7 +488,7 @@ def test_a_pump_that_left_and_comes_back_out_of_a_restored_etcd_is_pulled_from_w
         async with two_pumps(cluster, merger, {"a": 0, "b": 4}) as (pumps, _, _):
             await pumps.refresh()
             assert merger.received_ts("b") == 4
-            assert pumps.standing() == {"a": 0, "b": 4}
+            assert pumps.participants() == {"a": 0, "b": 4}
 
     run(test)
 
@@ -516,15 +516,15 @@ def test_a_pump_that_was_let_go_but_never_left_comes_back_from_there_after_a_res
             cluster.stop("b", 4)  # It is only paused: someone else has written that it is offline.
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [5]
-            standing = pumps.standing()
-            assert standing == {"a": 0, "b": 4}
+            participants = pumps.participants()
+            assert participants == {"a": 0, "b": 4}
         cluster.last_words = {}
-        async with two_pumps(cluster, merger := Merger(5), standing) as (pumps, a, b):
+        async with two_pumps(cluster, merger := Merger(5), participants) as (pumps, a, b):
             b.add(6)
             a.add(7)
             await pumps.refresh()
             assert await merged(merger, pumps, 6) == [6]
-            assert pumps.standing() == {"a": 0, "b": 0}
+            assert pumps.participants() == {"a": 0, "b": 0}
 
     run(test)
 
@@ -539,14 +539,14 @@ def test_a_pump_of_tidb_binlog_leaves_by_its_state_also_while_no_drainer_runs() 
                 cluster.put("old", old.address, NodeState.ONLINE)
                 await pumps.refresh()
                 assert await merged(merger, pumps, 4) == [1, 2, 4]
-                standing = pumps.standing()
-                assert standing == {}
+                participants = pumps.participants()
+                assert participants == {}
             # A Drainer that starts knows by its last status what it held.
             cluster.put("old", old.address, NodeState.OFFLINE, max_commit_ts=4)
-            async with pumps_of(cluster, merger := Merger(4), standing=standing) as pumps:
+            async with pumps_of(cluster, merger := Merger(4), participants=participants) as pumps:
                 await pumps.refresh()
                 assert merger.sources == []
-            async with pumps_of(cluster, Merger(3), standing=standing) as pumps:
+            async with pumps_of(cluster, Merger(3), participants=participants) as pumps:
                 with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
                     await pumps.refresh()
         finally:
@@ -573,13 +573,13 @@ def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
     assert "Pump b took part up to the checkpoint, and etcd does not list it" in caplog.text
 
 
-@pytest.mark.parametrize("standing", [{}, {"a": 0}])
+@pytest.mark.parametrize("participants", [{}, {"a": 0}])
 def test_a_pump_that_was_not_listed_in_time_shows_what_was_missed(
-    standing: dict[str, int],
+    participants: dict[str, int],
 ) -> None:
     async def test() -> None:
         cluster, merger = Cluster(), Merger(1)
-        async with two_pumps(cluster, merger, standing) as (pumps, _, b):
+        async with two_pumps(cluster, merger, participants) as (pumps, _, b):
             status = cluster.statuses.pop("b")
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [3, 5]
@@ -588,7 +588,7 @@ def test_a_pump_that_was_not_listed_in_time_shows_what_was_missed(
             with pytest.raises(NeedsOperator, match=r"transaction 4, .* of \(2, 5\] is not"):
                 await pumps.run(0.02)
         cluster, merger = Cluster(), Merger(1)
-        async with two_pumps(cluster, merger, standing) as (pumps, a, b):
+        async with two_pumps(cluster, merger, participants) as (pumps, a, b):
             status = cluster.statuses.pop("b")
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [3, 5]
@@ -618,8 +618,8 @@ def test_a_pump_that_the_drainer_continued_without_is_pulled_from_where_it_was_l
             b.add(6, 10)
             a.add(8)
             assert await merged(merger, pumps, 8) == [5, 8]
-            standing = pumps.standing()
-            assert standing == {"a": 0, "b": 4}
+            participants = pumps.participants()
+            assert participants == {"a": 0, "b": 4}
             cluster.lost = {}  # Somebody deletes the decision, and the Pump comes back.
             b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
             b.hold(2, 4, 5, 6, 10)
@@ -627,7 +627,7 @@ def test_a_pump_that_the_drainer_continued_without_is_pulled_from_where_it_was_l
             if not restarted:
                 await comes_back(pumps, merger)
                 return
-        async with two_pumps(cluster, merger := Merger(8, seen_to), standing) as (pumps, a, b):
+        async with two_pumps(cluster, merger := Merger(8, seen_to), participants) as (pumps, a, b):
             a.hold(1, 3, 5, 8, 11)
             b.hold(2, 4, 5, 6, 10)
             b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
@@ -705,7 +705,7 @@ def test_what_a_lost_pump_had_sent_but_was_not_downstream_is_lost_with_the_drain
         cluster, merger = Cluster(), Merger(3)
         cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
         cluster.lost = {"b": LostPump(pump="b", after_ts=0, up_to_ts=9, made="today")}
-        async with pumps_of(cluster, merger, standing={"b": 7}) as pumps:
+        async with pumps_of(cluster, merger, participants={"b": 7}) as pumps:
             await pumps.refresh()
             assert "(3, 9] is lost to this Drainer" in pumps.describe()["pump b"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from drainer.spark.dispatcher import LOST_S, NEVER_S, REPORTED_AFTER_S, TaskWatch
+from drainer.spark.dispatcher import LOST_S, NEVER_S, NO_TASK_REPORTED_AFTER_S, TaskWatch
 
 
 def replaced_at(watch: TaskWatch, seconds: Iterable[int], tasks: int) -> list[int]:
@@ -17,7 +17,7 @@ def test_a_session_without_a_task_is_reported_after_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watch = TaskWatch(0)
-    assert replaced_at(watch, range(int(REPORTED_AFTER_S)), 0) == []
+    assert replaced_at(watch, range(int(NO_TASK_REPORTED_AFTER_S)), 0) == []
     assert (watch.problem, caplog.messages) == ("", [])
     assert replaced_at(watch, range(5, 31), 0) == []
     assert (

@@ -18,7 +18,7 @@ from drainer.differences.overrides import SKIP, TRACK, Override
 from drainer.differences.skipped import DDLS, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import DdlStep, Planner
-from drainer.schema.rules import TIDB, Moment
+from drainer.schema.rules import TIDB, StreamPosition
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import Gone, SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
@@ -583,7 +583,7 @@ def test_an_override_names_a_ddl_by_its_job_s_end_in_the_stream_and_after_a_rest
 
 def begun(jobs: list[DdlJob], ts: int, version: int = 0) -> SchemaTracker:
     tracker = SchemaTracker(TIDB)
-    tracker.follow_all(jobs, Moment(ts, version), {})
+    tracker.follow_all(jobs, StreamPosition(ts, version), {})
     return tracker
 
 
