@@ -21,9 +21,9 @@ its next heartbeat. Only the Pump itself records which binlogs it holds
 (`penstock.cluster.records`). TiDB-Binlog's Pumps leave no such record; for them their last
 status has to suffice.
 
-The checkpoint lists the participants, so a Drainer that starts knows for which Pumps it must wait, whatever etcd lists by then. For a lost Pump it stores the commit_ts up to which the
-Pump was received. If such a Pump returns, it is pulled from there, and not from the position of the
-others.
+The checkpoint lists the participants, so a Drainer that starts knows for which Pumps it must wait,
+whatever etcd lists by then. For a lost Pump it stores the commit_ts up to which the Pump was
+received. If such a Pump returns, it is pulled from there, and not from the position of the others.
 """
 
 from __future__ import annotations
