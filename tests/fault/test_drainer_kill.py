@@ -20,7 +20,7 @@ from tests.kit.servers.fix_replication import Replication
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite, writing_meanwhile
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 SPARK_S = 180.0
 """How long Spark may take on a machine that others use."""
 

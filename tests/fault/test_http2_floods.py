@@ -226,6 +226,7 @@ def header_bomb() -> bytes:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.fault(
     "CVE-2016-6581, a header block that unpacks to 48 MB",
     "same",
@@ -253,6 +254,7 @@ WINDOWS: dict[str, Callable[[RawPeer], bytes]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.fault(
     "a window that overflows; DATA beyond a window",
     "FLOW_CONTROL_ERROR, of the connection or the stream",

@@ -28,6 +28,7 @@ def asked(capsys: pytest.CaptureFixture[str], settings: tuple[str, ...], *words:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.thorough
 def test_overrides_are_those_of_the_downstream_whichever_drainer_is_asked(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -11,7 +11,7 @@ from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer
 from tests.kit.servers.fix_source import SourceRig
 
-pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
+pytestmark = [pytest.mark.mysql, pytest.mark.mariadb, pytest.mark.thorough]
 
 DOCUMENTS = (
     "JSON_OBJECT('a', 1.10, 'b', JSON_ARRAY(1.50, -0.10, 1.5, 1.5e0, 7, CAST(5 AS DECIMAL(9,0))))",

@@ -17,7 +17,7 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from tests.kit.servers.fix_mariadb import MariadbServer
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.thorough]
 
 
 @pytest.fixture

@@ -307,6 +307,7 @@ def test_many_random_histories_are_what_select_said(
     write_and_check(schema, variant, range(100, 160))
 
 
+@pytest.mark.thorough
 def test_every_charset_of_single_bytes_reads_as_the_server_converts(
     mariadb_binlog: MariadbServer,
 ) -> None:
@@ -335,6 +336,7 @@ def test_every_charset_of_single_bytes_reads_as_the_server_converts(
             assert charset.decode(bytes([byte])) == text, (name, byte)
 
 
+@pytest.mark.thorough
 def test_doubles_print_as_the_server_prints_them(mariadb_binlog: MariadbServer) -> None:
     r = random.Random(5)
     values = [10.0**n for n in range(-20, 25)] + [1.5 * 10.0**n for n in range(-20, 25)]

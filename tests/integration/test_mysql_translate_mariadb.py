@@ -157,6 +157,7 @@ def write_history(cursor: Any, schema: str, seed: int) -> None:
             cursor.execute(f"DELETE FROM t{number} WHERE id % 4 = {key % 4}")
 
 
+@pytest.mark.main_case("0-FULL")
 @pytest.mark.parametrize("metadata", ["FULL", "NO_LOG"])
 @pytest.mark.parametrize("compressed", [0, 1])
 def test_what_was_transcoded_is_what_the_server_holds(
@@ -194,6 +195,7 @@ JSON_CHANGES = (
 )
 
 
+@pytest.mark.main_case("FULL-OFF-")
 @pytest.mark.parametrize(
     ("metadata", "compression", "options"),
     [("FULL", "OFF", ""), ("MINIMAL", "ON", "PARTIAL_JSON"), ("FULL", "ON", "PARTIAL_JSON")],
@@ -224,6 +226,7 @@ def test_what_a_mysql_logs_comes_to_what_it_holds_in_every_form_that_it_has(
         mysql.query("SET GLOBAL binlog_row_metadata = MINIMAL")
 
 
+@pytest.mark.thorough
 def test_a_mysql_frames_xa_selects_and_many_tables_in_its_own_way(mysql: SqlServer) -> None:
     connection, other = mysql.connect(), mysql.connect()
     try:
@@ -259,6 +262,7 @@ def test_a_mysql_frames_xa_selects_and_many_tables_in_its_own_way(mysql: SqlServ
         other.close()
 
 
+@pytest.mark.thorough
 def test_the_servers_own_framing_of_xa_selects_and_many_tables(
     mariadb_binlog: MariadbServer,
 ) -> None:

@@ -71,6 +71,7 @@ def client(pump: PumpProcess, etcd_server: EtcdServer) -> Iterator[PumpClient]:
         yield connected
 
 
+@pytest.mark.main_case("sqlite")
 def test_objects_of_a_session_and_rows_are_committed_together_or_not_at_all(
     etcd: Any, engine: tuple[Engine, str], pump: PumpProcess, client: PumpClient
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
         session.close()
 
 
+@pytest.mark.thorough
 def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one(
     etcd: Any,
     etcd_server: EtcdServer,
@@ -104,6 +105,7 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
         session.close()
 
 
+@pytest.mark.thorough
 def test_labels_are_in_the_status_and_keep_writers_to_their_zone(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
 ) -> None:

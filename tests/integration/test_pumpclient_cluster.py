@@ -273,6 +273,7 @@ def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     assert b"ADD COLUMN price" in last.ddl_query
 
 
+@pytest.mark.thorough
 @pytest.mark.fault(
     "Prewrite without a Commit: it had not recorded it yet",
     "rolled back as soon as a later DDL is recorded",
@@ -472,6 +473,7 @@ def test_a_pump_that_speaks_only_the_methods_of_tidb_binlog_is_served_too(
     assert stream_of(pump, txn.commit_ts or 0)[-1].start_ts == txn.start_ts
 
 
+@pytest.mark.thorough
 def test_many_threads_commit_and_all_is_streamed_once_and_in_order(
     shop: PumpClient, pump: PumpProcess, stream_of: StreamOf
 ) -> None:

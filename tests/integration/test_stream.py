@@ -184,6 +184,7 @@ def test_a_filter_is_that_of_a_drainer(etcd_url: str, shop: PumpClient) -> None:
         ]
 
 
+@pytest.mark.thorough
 def test_a_large_transaction_is_not_held_in_memory_and_filtered_too(
     etcd_url: str, shop: PumpClient, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_large_transaction_is_not_held_in_memory_and_filtered_too(
     assert not [*spool.iterdir()]
 
 
+@pytest.mark.thorough
 @pytest.mark.fault(
     "a program that reads the stream is killed under load: a Pump joins that no one has"
     " announced to it; another is killed; etcd cannot be read",
@@ -251,6 +253,7 @@ def _waiting(reader: Reader, found: list[int]) -> str:
     return reader.waits_for()
 
 
+@pytest.mark.thorough
 def test_a_purged_position_is_an_error_that_says_what_to_do(
     etcd_url: str, pump_factory: MakePump
 ) -> None:

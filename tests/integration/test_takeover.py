@@ -132,6 +132,7 @@ def test_a_pump_that_stopped_in_order_is_waited_for(tmp_path: Path) -> None:
     run(tmp_path, left_alone, state=NodeState.PAUSED)
 
 
+@pytest.mark.main_case("paused")
 @pytest.mark.parametrize("state", [NodeState.PAUSED, NodeState.OFFLINE])
 def test_a_copy_that_is_newer_than_a_restored_etcd_is_taken_over_whatever_the_state_there(
     tmp_path: Path, state: NodeState
@@ -148,6 +149,7 @@ def test_a_copy_that_is_not_listed_or_not_whole_takes_nothing_over(tmp_path: Pat
     run(tmp_path / "half", left_alone, entry=LogEntry(epoch=4, primary=DEAD, replicas=(half,)))
 
 
+@pytest.mark.main_case("None")
 @pytest.mark.parametrize("begins", [None, 3])
 def test_a_copy_that_lacks_what_the_list_says_takes_nothing_over_and_is_followed_again(
     tmp_path: Path, begins: int | None, caplog: pytest.LogCaptureFixture
@@ -161,6 +163,7 @@ def test_a_copy_that_lacks_what_the_list_says_takes_nothing_over_and_is_followed
     run(tmp_path, body, copy_begins=begins, entry=replace(LISTED, needed=2))
 
 
+@pytest.mark.thorough
 def test_a_copy_whose_files_were_deleted_by_hand_takes_nothing_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,6 +186,7 @@ def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> No
     run(tmp_path, body)
 
 
+@pytest.mark.main_case("online")
 @pytest.mark.parametrize("state", [NodeState.ONLINE, NodeState.OFFLINE])
 def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NodeState
@@ -211,6 +215,7 @@ def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
     run(tmp_path, body)
 
 
+@pytest.mark.thorough
 def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again
     run(tmp_path, body, command=_ENDS)
 
 
+@pytest.mark.thorough
 def test_a_disk_that_leaves_takes_nothing_over_where_another_copy_can(tmp_path: Path) -> None:
     other = Copy("pump-4", "4" * 32)
     listed = LogEntry(epoch=4, primary=DEAD, replicas=(OWN, other))
@@ -324,6 +330,7 @@ def standing_in(folder: Path, lease: int, *arguments: str) -> Iterator[tuple[Pop
         parent.kill()
 
 
+@pytest.mark.thorough
 def test_a_stand_in_has_grpc_log_as_every_pump_does() -> None:
     program = (
         "import os, sys\n"
@@ -350,6 +357,7 @@ def leading(
             yield parent, child, lambda: etcd.get("led")[0]
 
 
+@pytest.mark.thorough
 def test_a_stand_in_gives_the_oracles_lease_back_when_its_parent_has_died(
     tmp_path: Path, etcd_server: EtcdServer
 ) -> None:
@@ -360,6 +368,7 @@ def test_a_stand_in_gives_the_oracles_lease_back_when_its_parent_has_died(
         assert led() is None
 
 
+@pytest.mark.thorough
 def test_a_stand_in_whose_parent_ends_in_order_leaves_the_lease_to_it(
     tmp_path: Path, etcd_server: EtcdServer
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_drainer_follows_a_tidb_through_outages_of_its_status_ports_and_kills(
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_tidb_s_ddl_is_listed_and_overridden_by_the_time_at_which_its_job_finished(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -164,6 +164,7 @@ def test_every_kind_of_method_works_behind_the_check(
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+@pytest.mark.thorough
 @pytest.mark.fault(
     "TLS to a Pump: a Pump that cannot prove itself; certificates replaced while it runs",
     "not trusted; new connections use the new ones",
@@ -191,6 +192,7 @@ def test_a_pump_that_cannot_prove_itself_is_not_trusted(
     assert ask(mutual, good.tls) == "online"
 
 
+@pytest.mark.thorough
 def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_stay_open(
     etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
 ) -> None:

@@ -87,6 +87,7 @@ def test_one_set_of_certificates_serves_for_nodes_and_etcd(
     assert main(["status", pump.node_id, "--etcd-urls", tls_etcd.url, *pair.flags]) == 0
 
 
+@pytest.mark.main_case("nothing")
 @pytest.mark.parametrize("shown", ["nothing", "another authority's", "an expired one"])
 def test_whose_certificate_etcd_refuses_hears_so_at_once(
     tls_etcd: EtcdServer, outside: Authority, tmp_path: Path, shown: str
@@ -111,6 +112,7 @@ def test_whose_certificate_etcd_refuses_hears_so_at_once(
     assert time.monotonic() - began_s < 30, "it tried as long as for an etcd that restarts"
 
 
+@pytest.mark.thorough
 def test_programs_that_do_not_trust_etcd_s_certificate_end_at_once_and_name_the_file(
     tls_etcd: EtcdServer,
     pump_factory: Factory,
@@ -174,6 +176,7 @@ def test_another_endpoint_serves_over_tls_when_one_is_dead(
     client.close()
 
 
+@pytest.mark.thorough
 def test_timestamps_come_from_a_pd_that_wants_certificates(
     etcd: Any, etcd_server: EtcdServer, outside: Authority, pump_factory: Factory
 ) -> None:
@@ -265,6 +268,7 @@ def test_pages_on_loopback_stay_plain(
     assert "status pages at http://127.0.0.1:" in pump.log_text()
 
 
+@pytest.mark.thorough
 def test_a_console_asks_nodes_over_tls_and_is_shown_by_it_to_allowed_names_only(
     etcd: Any, etcd_server: EtcdServer, tmp_path: Path, pump_factory: Factory
 ) -> None:

@@ -57,6 +57,7 @@ def test_a_certificate_of_another_ca_is_refused_before_a_node_starts(
         Security(SecurityConfig(ssl_ca=ca, ssl_cert=cert, ssl_key=key))
 
 
+@pytest.mark.thorough
 def test_a_writer_whose_certificate_is_refused_hears_so_at_once(
     mutual: PumpProcess, authority: Authority, etcd: Any, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_writer_whose_certificate_is_refused_hears_so_at_once(
         oracle.close()
 
 
+@pytest.mark.thorough
 def test_a_prewrite_that_no_pump_takes_for_its_certificate_needs_an_operator(
     mutual: PumpProcess, authority: Authority, etcd_server: EtcdServer
 ) -> None:
