@@ -28,8 +28,9 @@ from penstock.cluster.node_registry import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_of_call, coded
+from penstock.node.facts import facts_in
 from penstock.node.logs import one_line
-from penstock.node.output import facts_of, moment_of, show
+from penstock.node.output import moment_of, show
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
@@ -198,7 +199,7 @@ def _status(arguments: argparse.Namespace) -> int:
         "committed": time_of(reply.max_commit_ts, time.time()),
         **dict(sorted(reply.details.items())),
     }
-    typed = {**facts_of(reply), "answers": True, "committed": moment_of(reply.max_commit_ts)}
+    typed = {**facts_in(reply), "answers": True, "committed": moment_of(reply.max_commit_ts)}
     show(arguments, typed, _columns(lines))
     return 0
 

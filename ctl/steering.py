@@ -29,6 +29,7 @@ from ctl.nodes import (
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.node.facts import facts_in
 from penstock.pb import penstock_pb2
 from penstock.settings.load import duration_s
 from pumpclient.options import Tls
@@ -221,8 +222,6 @@ def _duration(text: str) -> float:
 
 
 _SAID_EVERY_S: Final = 5.0
-_ENDED_EARLY: Final = "ended early"
-_IN_WORK: Final = ("begins", "reads ")
 
 
 def _add_scrub(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -246,22 +245,22 @@ def _scrub(arguments: argparse.Namespace) -> int:
             arguments, facts, f"{name}: {message}; see `penstock ctl status {name}` for how it goes"
         )
         return 0
-    details = _ended(arguments, name)
-    left = int(details.get("damaged_places", 0))
-    facts |= {"scrub": details["scrub"], "damaged_places": left}
+    ended = _ended(arguments, name)
+    left = ended.get("damaged_places", 0)
+    facts |= {"scrub": ended["scrub"], "damaged_places": left}
     if left:
-        places = [key for key in details if key.startswith("damaged ")]
+        places = [f"damaged {each['place']}" for each in ended["damages"]]
         raise NeedsOperator(
-            f"{name}: {details['scrub']}: {', '.join(places)}",
+            f"{name}: {ended['scrub']}: {', '.join(places)}",
             hint="no other disk has these places intact; back up the files before you change"
             " anything",
             code=Code.SEGMENT_DAMAGED,
         )
-    show_change(arguments, facts, f"{name}: {details['scrub']}")
+    show_change(arguments, facts, f"{name}: {ended['scrub']}")
     return 0
 
 
-def _ended(arguments: argparse.Namespace, name: str) -> dict[str, str]:
+def _ended(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     end_s, said_s = time.monotonic() + arguments.timeout, time.monotonic()
     problem = "it has not answered"
     while time.monotonic() < end_s:
@@ -274,12 +273,12 @@ def _ended(arguments: argparse.Namespace, name: str) -> dict[str, str]:
         except Retryable as error:
             problem = str(error)
             continue
-        details: dict[str, str] = dict(reply.details)
-        problem = details["scrub"]
-        if problem.startswith(_ENDED_EARLY):
+        facts = facts_in(reply)
+        problem, state = facts["scrub"], facts.get("scrub_state")
+        if state == "interrupted":
             break
-        if not problem.startswith(_IN_WORK):
-            return details
+        if state not in ("pending", "running"):
+            return facts
         if time.monotonic() - said_s >= _SAID_EVERY_S:
             said_s = time.monotonic()
             sys.stderr.write(f"{name}: {problem}\n")

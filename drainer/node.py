@@ -33,6 +33,7 @@ from drainer.components import (
     with_new_sink,
 )
 from drainer.ddl.follower import DdlRefused
+from drainer.facts import DrainerFacts
 from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig
@@ -52,6 +53,7 @@ from penstock.cluster.records import (
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import service
+from penstock.node.facts import reply_of
 from penstock.node.http_status import HttpStatus
 from penstock.node.logs import RECENT
 from penstock.pb import penstock_pb2
@@ -294,26 +296,26 @@ class _Node:
 
     def status(self) -> penstock_pb2.StatusReply:
         progress = self._pipeline.progress
-        details = {
-            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
-            "status_pages": self._front.pages.url or "none",
-            "writer": self._components.sink.writer,
-            "downstream": label_of(self._config.downstream),
-            "lag_s": f"{self._membership.lag_s():.3f}",
-            "lag_clock": self._membership.clock_is_from(),
-            "spark_tasks": str(self._components.dispatcher.tasks),
-            "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
-            "spark_waits_for": self._components.dispatcher.waits_for,
-            **progress.describe(),
-            **self._pumps.describe(),
-            **({} if self._unlogged is None else self._unlogged.describe()),
-            **RECENT.details(),
-        }
-        return penstock_pb2.StatusReply(
+        facts = DrainerFacts(
+            uptime_s=round(time.monotonic() - self._began_s),
+            status_pages=self._front.pages.url or "none",
+            writer=self._components.sink.writer,
+            downstream=label_of(self._config.downstream),
+            lag_s=round(self._membership.lag_s(), 3),
+            lag_clock=self._membership.clock_is_from(),
+            spark_tasks=self._components.dispatcher.tasks,
+            spark_tasks_lost=self._components.dispatcher.lost_tasks,
+            spark_waits_for=self._components.dispatcher.waits_for,
+            progress=progress.facts(),
+            merge=self._pumps.facts(),
+            unlogged=None if self._unlogged is None else self._unlogged.facts(),
+            problems=RECENT.facts() or None,
+        )
+        return reply_of(
+            facts,
             node_id=self._membership.node_id,
             state=str(self._membership.state),
             max_commit_ts=progress.checkpoint.commit_ts,
-            details=details,
         )
 
 

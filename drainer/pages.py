@@ -40,15 +40,14 @@ from drainer.intake.pump_set import Pumps
 from drainer.sinks.protocol import FileCounts
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, coded
+from penstock.node.facts import facts_in
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from penstock.node.metrics import Distribution, Labels, build_info, histogram
-from penstock.node.output import facts_of
 from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType
 
 if TYPE_CHECKING:
     from drainer.apply.pipeline import Progress
-    from drainer.intake.merge_holder import PumpView
     from drainer.intake.pump_set import Pumps
     from penstock.pb import penstock_pb2
 
@@ -228,7 +227,7 @@ class Pages:
                 {**each._asdict(), "count": count}
                 for each, count in sorted(self.progress().skipped.totals.items())
             ],
-            "self": {**facts_of(own), "pumps": [_view(view) for view in self.pumps.views()]},
+            "self": facts_in(own),
         }
         return _json(page)
 
@@ -309,19 +308,6 @@ class _Metrics(Collector):
         for part, took_s in enumerate(progress.partitions_s):
             partitions.add_metric([str(part)], took_s)
         yield partitions
-
-
-def _view(view: PumpView) -> dict[str, Any]:
-    return {
-        "node_id": view.name,
-        "state": str(view.state),
-        "condition": str(view.condition),
-        "why": view.why,
-        "received_ts": view.received_ts,
-        "lag_s": round(view.lag_s, 3),
-        "holds_low_water": view.holds,
-        "summary": view.describe(),
-    }
 
 
 def _message(

@@ -41,12 +41,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from drainer.cluster.membership import Presence
 from drainer.cluster.server import Front
 from drainer.components import Components, StoppedEarly, unless_stopped
+from drainer.facts import StandbyFacts
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import records
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import DrainerRun, Standby
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.node.facts import reply_of
 from penstock.node.http_status import JSON, HttpStatus
 from penstock.node.http_status import Answer as Page
 from penstock.node.logs import RECENT
@@ -99,21 +101,21 @@ class StandbyRole:
         )
 
     def status(self) -> penstock_pb2.StatusReply:
-        details = {
-            "uptime_s": f"{time.monotonic() - self._began_s:.0f}",
-            "status_pages": self._front.pages.url or "none",
-            "standby_for": self.active.node_id,
-            "standby_for_address": self.active.host,
-            "waits_for": self.waits_for,
-            "spark_tasks": str(self._components.dispatcher.tasks),
-            "spark_tasks_lost": str(self._components.dispatcher.lost_tasks),
-            **RECENT.details(),
-        }
-        return penstock_pb2.StatusReply(
+        facts = StandbyFacts(
+            uptime_s=round(time.monotonic() - self._began_s),
+            status_pages=self._front.pages.url or "none",
+            standby_for=self.active.node_id,
+            standby_for_address=self.active.host,
+            waits_for=self.waits_for,
+            spark_tasks=self._components.dispatcher.tasks,
+            spark_tasks_lost=self._components.dispatcher.lost_tasks,
+            problems=RECENT.facts() or None,
+        )
+        return reply_of(
+            facts,
             node_id=self._front.node_id,
             state=str(NodeState.STANDBY),
             max_commit_ts=self.stored_ts,
-            details=details,
         )
 
     async def refresh(self) -> None:

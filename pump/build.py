@@ -203,7 +203,7 @@ def _operator(components: Components, node_id: str, pages: HttpStatus) -> Operat
         membership=components.membership,
         fake_binlogs=components.fake_binlogs,
         retention=components.retention,
-        details=lambda: {"status_pages": pages.url or "none", **components.details()},
+        facts=lambda **under_way: components.facts(status_pages=pages.url or "none", **under_way),
     )
 
 

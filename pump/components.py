@@ -1,15 +1,15 @@
-"""Components: the parts of a running Pump, and their details for an operator."""
+"""Components: the parts of a running Pump, and their facts for an operator."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.node.logs import RECENT
 from penstock.ts import compose
 from penstock.wire.binlog_text import time_text
+from pump.facts import OpenTransaction, PumpFacts
 
 if TYPE_CHECKING:
     from penstock.http2.grpc_front import GrpcFront
@@ -63,38 +63,42 @@ class Components:
             return self.clock.now_ts()
         return compose(int(time.time() * 1000), 0)
 
-    def details(self) -> dict[str, str]:
-        open_pulls = self.pulls.open.values()
+    def facts(self, *, status_pages: str, closing: str, moving: str) -> PumpFacts:
+        """Describe this Pump; `closing` and `moving` are empty unless that is under way."""
         waiting = self.resolving.waiting()
-        return {
-            "server_engine": self.config.server_engine,
-            "uptime_s": f"{time.monotonic() - self.began_s:.0f}",
-            "binlogs_written": str(self.group_commit.records_written),
-            "groups_written": str(self.group_commit.groups_written),
-            "append_ms_average": f"{self.group_commit.append_s_average * 1000:.2f}",
-            "appends_run_in": "event loop" if self.group_commit.appends_inline else "thread",
-            "binlogs_refused": self.counters.refused_text(),
-            "fake_binlogs_written": str(self.fake_binlogs.written),
-            "transactions_resolved": str(self.resolving.resolved),
-            "transactions_waiting": str(len(waiting)),
-            **_described(waiting[:_WAITING_SHOWN_MAX]),
-            "large_transactions_coming": str(len(self.storage.incoming)),
-            "pullers": ", ".join(f"{p.name} after {p.after_ts}" for p in open_pulls),
-            **(self.copies.details() if self.copies is not None else {}),
-            **(self.kept.details() if self.kept is not None else {}),
-            **self.scrubbing.details(),
-            "etcd": "away" if self.membership.etcd_is_away else "reachable",
-            "leads_oracle": str(self.oracle is not None and self.oracle.is_leader),
-            **{f"storage_{name}": str(value) for name, value in self.storage.stats().items()},
-            **RECENT.details(),
-        }
+        return PumpFacts(
+            server_engine=self.config.server_engine,
+            status_pages=status_pages,
+            uptime_s=round(time.monotonic() - self.began_s),
+            binlogs_written=self.group_commit.records_written,
+            groups_written=self.group_commit.groups_written,
+            append_ms_average=round(self.group_commit.append_s_average * 1000, 2),
+            appends_run_in="event loop" if self.group_commit.appends_inline else "thread",
+            binlogs_refused=self.counters.refused_text(),
+            fake_binlogs_written=self.fake_binlogs.written,
+            transactions_resolved=self.resolving.resolved,
+            transactions_waiting=len(waiting),
+            transactions=tuple(map(_transaction, waiting[:_WAITING_SHOWN_MAX])) or None,
+            large_transactions_coming=len(self.storage.incoming),
+            pullers=", ".join(f"{p.name} after {p.after_ts}" for p in self.pulls.open.values()),
+            replication=None if self.copies is None else self.copies.facts(),
+            kept_replicas=None if self.kept is None else self.kept.facts(),
+            scrubbing=self.scrubbing.facts(),
+            etcd="away" if self.membership.etcd_is_away else "reachable",
+            leads_oracle=self.oracle is not None and self.oracle.is_leader,
+            storage=self.storage.stats(),
+            membership=self.membership.facts(),
+            purge=self.retention.report,
+            closing=closing or None,
+            moving=moving or None,
+            problems=RECENT.facts() or None,
+        )
 
 
-def _described(waiting: Iterable[Waiting]) -> dict[str, str]:
-    facts: dict[str, str] = {}
-    for each in waiting:
-        name = f"transaction {each.start_ts}"
-        facts[f"{name} key"] = each.prewrite_key.hex() or "none"
-        facts[f"{name} open_since"] = time_text(compose(int(each.since_s * 1000), 0))
-        facts[f"{name} waits"] = each.why
-    return facts
+def _transaction(waiting: Waiting) -> OpenTransaction:
+    return OpenTransaction(
+        start_ts=waiting.start_ts,
+        key=waiting.prewrite_key.hex() or "none",
+        open_since=time_text(compose(int(waiting.since_s * 1000), 0)),
+        waits=waiting.why,
+    )

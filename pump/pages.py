@@ -18,8 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from penstock.cluster.node_registry import NodeKind, seems_live
 from penstock.errors import NeedsOperator, PenstockError, coded
+from penstock.node.facts import facts_in
 from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
-from penstock.node.output import facts_of
 from penstock.wire.binlog_text import describe
 from penstock.wire.codec import decode_binlog
 from pump.metrics import PumpMetrics
@@ -66,7 +66,7 @@ class Pages:
             "CommitTS": self._components.now_ts(),
             "Checkpoint": {},
             "ErrMsg": problem,
-            "self": facts_of(self._operator.status()),
+            "self": facts_in(self._operator.status()),
         }
         return _json(page)
 

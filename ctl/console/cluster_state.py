@@ -13,7 +13,6 @@ Above 500 lines, because a node's view and its concerns come from the same facts
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -47,8 +46,6 @@ from penstock.ts import compose, physical_ms
 LAG_WATCH_S: Final = 30.0
 """A downstream with a larger lag is worth a look."""
 _NOTHING: Final = ("", "nothing")
-_COUNTED: Final = re.compile(r"([\w-]+): (\d{1,18}) (\w+)(?: of (.*))?", re.DOTALL)
-_COPIES: Final = re.compile(r"(\d{1,9}) of \d{1,9}, at least (\d{1,9})\b")
 _PROBLEMS_MAX: Final = 30
 _LAST_HEARTBEAT_S: Final = 5.0
 """A Drainer's entry is written at most this long after its last word."""
@@ -301,7 +298,7 @@ def _pump(node: NodeStatus, seen: Observation, rate: _Rate) -> PumpNode:
         look = _Look(Level.ACT, "full", about)
     elif look.level is Level.FINE and text(facts, "etcd") == "away":
         look = _Look(Level.WATCH, str(node.state), "it cannot reach etcd")
-    copies = _COPIES.match(text(facts, "copies"))
+    copies_min = timestamp(facts, "copies_min")
     return PumpNode(
         name=node.node_id,
         address=node.host,
@@ -318,8 +315,8 @@ def _pump(node: NodeStatus, seen: Observation, rate: _Rate) -> PumpNode:
         purge=text(facts, "purge"),
         closing=text(facts, "closing"),
         copies_on=text(facts, "copies_on"),
-        copies_min=0 if copies is None else int(copies[2]),
-        acknowledges=copies is None or int(copies[1]) >= int(copies[2]),
+        copies_min=copies_min,
+        acknowledges=timestamp(facts, "copies_present") >= copies_min,
         copies_problem=text(facts, "copies_problem"),
     )
 
@@ -578,21 +575,18 @@ def _skipped(seen: Observation) -> Iterator[Skipped]:
     for (kind, name), answer in sorted(seen.answers.items()):
         node, facts = f"{kind} {name}", _facts(answer)
         if kind == DRAINER:
-            for line in _unless_nothing(facts, "left_out").split("; "):
-                if line:
-                    yield _counted(node, line)
+            for each in listed(facts, "left_out_counts"):
+                yield Skipped(
+                    node=node,
+                    name=text(each, "name"),
+                    cause=text(each, "cause"),
+                    kind=text(each, "kind"),
+                    count=timestamp(each, "count"),
+                )
         if kind == SOURCE:
             for table, about in within(facts, "left_out").items():
                 if isinstance(about, dict):
                     yield _of_source(node, str(table), about)
-
-
-def _counted(node: str, line: str) -> Skipped:
-    found = _COUNTED.fullmatch(line)
-    if found is None:
-        return Skipped(node=node, name=line, cause="", kind="", count=0)
-    cause, count, kind, name = found.groups()
-    return Skipped(node=node, name=name or "", cause=cause, kind=kind, count=int(count))
 
 
 def _of_source(node: str, table: str, facts: Facts) -> Skipped:

@@ -46,8 +46,8 @@ from penstock.cluster.node_registry import SOURCES, NodeKind, NodeState, Registr
 from penstock.cluster.records import standbys, stops
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.node.facts import facts_in
 from penstock.node.logs import one_line
-from penstock.node.output import facts_of
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 
@@ -215,7 +215,7 @@ async def _status(stub: Any, address: str) -> Facts:
         reply = await stub.Status(penstock_pb2.StatusRequest(), timeout=WITHIN_S)
     except grpc.RpcError as error:
         raise error_of(address, error) from error
-    return facts_of(reply)
+    return facts_in(reply)
 
 
 async def _page(session: aiohttp.ClientSession, url: str) -> Facts:

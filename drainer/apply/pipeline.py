@@ -26,6 +26,7 @@ from drainer.apply.strategies import Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.differences.skipped import Counts, SkippedTotals
+from drainer.facts import ProgressFacts
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import RelayStage
@@ -438,22 +439,19 @@ class Progress:
                 step.rows, step.commit_ts, self.generate_s * 1e3, commit_s * 1e3,
             )  # fmt: skip
 
-    def describe(self) -> dict[str, str]:
-        return {
-            "schema_version": str(self.checkpoint.schema_version),
-            "downstream_waits_for": self.waits_for() or "nothing",
-            "ddl_waits_for": self.ddl_waits_for() or "nothing",
-            **self._collations(),
-            "steps": str(self.steps),
-            "transactions": str(self.transactions),
-            "rows": str(self.rows),
-            "missed_rows": str(self.missed_rows),
-            "repeated_transactions": str(self.repeated),
-            "last_batch": f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
-            f"committed in {self.commit_s * 1e3:.0f} ms",
-            **self.skipped.describe(),
-        }
-
-    def _collations(self) -> dict[str, str]:
+    def facts(self) -> ProgressFacts:
         pairs = [f"{there} for {name}" for name, there in sorted(self.stand_ins().items())]
-        return {"downstream_collations": ", ".join(pairs)} if pairs else {}
+        return ProgressFacts(
+            schema_version=self.checkpoint.schema_version,
+            downstream_waits_for=self.waits_for() or "nothing",
+            ddl_waits_for=self.ddl_waits_for() or "nothing",
+            downstream_collations=", ".join(pairs) or None,
+            steps=self.steps,
+            transactions=self.transactions,
+            rows=self.rows,
+            missed_rows=self.missed_rows,
+            repeated_transactions=self.repeated,
+            last_batch=f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
+            f"committed in {self.commit_s * 1e3:.0f} ms",
+            skipped=self.skipped.facts(),
+        )

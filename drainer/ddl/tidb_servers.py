@@ -26,6 +26,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from drainer.facts import UnloggedFacts
 from penstock.cluster.etcd import EtcdClient, read, read_prefix
 from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
@@ -301,9 +302,9 @@ class Unlogged:
             )
         self.expiring = expiring
 
-    def describe(self) -> dict[str, str]:
+    def facts(self) -> UnloggedFacts:
         servers = ", ".join(f"{at} ({status})" for at, status in sorted(self.servers.items()))
-        return {
-            "tidb_servers_without_binlog": servers or "none",
-            "tidb_tables_with_ttl": ", ".join(sorted(self.expiring)) or "none",
-        }
+        return UnloggedFacts(
+            tidb_servers_without_binlog=servers or "none",
+            tidb_tables_with_ttl=", ".join(sorted(self.expiring)) or "none",
+        )

@@ -28,6 +28,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from drainer.facts import SkippedCount, SkippedFacts
+
 log = logging.getLogger(__name__)
 
 ROWS, VALUES, CONVERTED = "rows", "values", "converted"
@@ -102,14 +104,18 @@ class SkippedTotals:
     def total(self, kind: str, *causes: str) -> int:
         return total(self._totals, kind, *causes)
 
-    def describe(self) -> dict[str, str]:
-        return {
-            "rows_left_out": str(self.total(ROWS)),
-            "values_left_out": str(self.total(VALUES)),
-            "ddls_left_out": str(self.total(DDLS)),
-            "transactions_returned": str(self.total(TRANSACTIONS, LOOP_BACK)),
-            "left_out": "; ".join(lines(self._totals)) or "nothing",
-        }
+    def facts(self) -> SkippedFacts:
+        return SkippedFacts(
+            rows_left_out=self.total(ROWS),
+            values_left_out=self.total(VALUES),
+            ddls_left_out=self.total(DDLS),
+            transactions_returned=self.total(TRANSACTIONS, LOOP_BACK),
+            left_out="; ".join(lines(self._totals)) or "nothing",
+            left_out_counts=tuple(
+                SkippedCount(kind=each.kind, cause=each.cause, name=each.name, count=count)
+                for each, count in _in_order(self._totals)
+            ),
+        )
 
     def _say(self, each: Skipped) -> None:
         if each in self._said or len(self._said) > NAMED_MAX * len(KINDS):
@@ -129,11 +135,14 @@ def total(totals: Totals, kind: str, *causes: str) -> int:
 
 def lines(totals: Totals) -> list[str]:
     """Return one line for each count, in a fixed order."""
-    ordered = sorted(totals.items(), key=lambda item: (KINDS.index(item[0].kind), item[0]))
     return [
         f"{each.cause}: {count} {each.kind}{' of ' + each.name if each.name else ''}"
-        for each, count in ordered
+        for each, count in _in_order(totals)
     ]
+
+
+def _in_order(totals: Totals) -> list[tuple[Skipped, int]]:
+    return sorted(totals.items(), key=lambda item: (KINDS.index(item[0].kind), item[0]))
 
 
 def to_lists(totals: Totals) -> list[list[str | int]]:

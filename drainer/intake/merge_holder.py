@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from drainer.facts import MergeFacts, PumpAtMerge
 from penstock.cluster.node_registry import NodeState, NodeStatus, seems_live
 from penstock.cluster.records import LostPump
 from penstock.ts import physical_ms, seconds_between
@@ -91,6 +92,18 @@ class PumpView:
             f" {self.lag_s:.1f} s behind now{holds}"
         )
 
+    def facts(self) -> PumpAtMerge:
+        return PumpAtMerge(
+            node_id=self.name,
+            summary=self.describe(),
+            state=str(self.state),
+            condition=str(self.condition),
+            why=self.why,
+            holds_low_water=self.holds,
+            lag_s=round(self.lag_s, 3),
+            received_ts=self.received_ts,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
@@ -101,18 +114,21 @@ class Held:
     since_s: float
     """Seconds since the epoch, by the local clock."""
 
-    def describe(self, views: Sequence[PumpView]) -> dict[str, str]:
-        """Return the watermark, and the Pumps that hold it back if it has stood too long."""
-        details = {"low_water": str(self.low_water), "low_water_held_s": f"{self.for_s:.1f}"}
-        if self.for_s >= HELD_S:
-            since = datetime.fromtimestamp(self.since_s, UTC).isoformat(timespec="seconds")
-            holders = [view for view in views if view.holds]
-            who = "; ".join(f"{v.name} ({v.condition}: {v.why or v.state})" for v in holders)
-            details["held_by"] = f"{who or 'no Pump is registered'}, since {since}"
-            remedies = dict.fromkeys(view.remedy for view in holders if view.remedy)
-            if remedies:
-                details["held_by_remedy"] = "; ".join(remedies)
-        return details
+    def facts(self, views: Sequence[PumpView], *, late: int) -> MergeFacts:
+        """Describe the merge; `late` transactions came after their place and were skipped."""
+        holders = [view for view in views if view.holds and self.for_s >= HELD_S]
+        who = "; ".join(f"{v.name} ({v.condition}: {v.why or v.state})" for v in holders)
+        since = datetime.fromtimestamp(self.since_s, UTC).isoformat(timespec="seconds")
+        held_by = f"{who or 'no Pump is registered'}, since {since}"
+        remedies = dict.fromkeys(view.remedy for view in holders if view.remedy)
+        return MergeFacts(
+            low_water=self.low_water,
+            low_water_held_s=round(self.for_s, 1),
+            held_by=held_by if self.for_s >= HELD_S else None,
+            held_by_remedy="; ".join(remedies) or None,
+            late_transactions_left_out=late,
+            pumps=tuple(view.facts() for view in views),
+        )
 
 
 class LowWaterWatch:

@@ -35,6 +35,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 from drainer.counters import Counters
+from drainer.facts import MergeFacts
 from drainer.intake.merge_holder import (
     HELD_S,
     Held,
@@ -295,17 +296,8 @@ class Pumps:
     def binlogs_waiting(self) -> int:
         return self._merger.binlogs
 
-    def describe(self) -> dict[str, str]:
-        views = self.views()
-        lines = self.held().describe(views)
-        lines["late_transactions_left_out"] = str(self.late)
-        for view in views:
-            lines[f"pump {view.name}"] = view.describe()
-            lines[f"pump {view.name} condition"] = str(view.condition)
-            lines[f"pump {view.name} holds_low_water"] = str(view.holds)
-            lines[f"pump {view.name} lag_s"] = f"{view.lag_s:.3f}"
-            lines[f"pump {view.name} received_ts"] = str(view.received_ts)
-        return lines
+    def facts(self) -> MergeFacts:
+        return self.held().facts(self.views(), late=self.late)
 
     async def _until_fresh(self, payloads: Sequence[Payload]) -> None:
         try:

@@ -330,10 +330,8 @@ class ReaderFeed:
 
     def waits_for(self) -> str:
         """Return the cause that blocks the stream and its remedy; empty while it advances."""
-        views = self._pumps.views()
-        held = self._pumps.held().describe(views)
-        reasons = [self._problem, self._jobs.waits_for()]
-        reasons += [held.get("held_by", ""), held.get("held_by_remedy", "")]
+        merge = self._pumps.facts()
+        reasons = [self._problem, self._jobs.waits_for(), merge.held_by, merge.held_by_remedy]
         return "; ".join(filter(None, reasons))
 
     def pumps(self) -> list[PumpView]:

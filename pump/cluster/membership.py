@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pump.cluster.identity import Identity
     from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage
+from pump.facts import MembershipFacts
 
 log = logging.getLogger(__name__)
 
@@ -163,12 +164,12 @@ class Membership:
             with suppress(Retryable, Malformed):
                 await asyncio.to_thread(self._watch_drainers)
 
-    def details(self) -> dict[str, str]:
-        return {
-            "instance": self._identity.instance,
-            "labels": labels_text(self._identity.labels),
-            "score": str(self._score()),
-        }
+    def facts(self) -> MembershipFacts:
+        return MembershipFacts(
+            instance=self._identity.instance,
+            labels=labels_text(self._identity.labels),
+            score=self._score(),
+        )
 
     async def drainers(self) -> list[NodeStatus]:
         """Return the Drainers that still need binlogs: all not offline, dead Drainers included."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pump.cluster.membership import Membership
     from pump.cluster.retention import Retention
     from pump.store.storage import Storage
+from penstock.node.facts import reply_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Operator:
         membership: Membership,
         fake_binlogs: FakeBinlogs,
         retention: Retention,
-        details: Callable[[], dict[str, str]],
+        facts: Callable[..., object],
     ) -> None:
         self.close_tick_s = _CLOSE_TICK_S
         self._node_id = node_id
@@ -88,7 +89,7 @@ class Operator:
         self._fake_binlogs = fake_binlogs
         self._retention = retention
         self.begin_scrub: Callable[[], str] = lambda: "there is nothing to be read"
-        self._details = details
+        self._facts = facts
         self._closing: asyncio.Task[None] | None = None
         self._skipped: set[str] = set()
         self._empties_disk = False
@@ -105,21 +106,13 @@ class Operator:
         return self._node_id
 
     def status(self) -> pb.StatusReply:
-        details = {
-            **self._details(),
-            **self._membership.details(),
-            "purge": self._retention.report,
-        }
-        if self._progress:
-            details["closing"] = self._progress
-        if self.moving is not None and self.moving.progress:
-            details["moving"] = self.moving.progress
+        moving = "" if self.moving is None else self.moving.progress
         commit_ts, job_id = self._storage.newest_ddl
-        return pb.StatusReply(
+        return reply_of(
+            self._facts(closing=self._progress, moving=moving),
             node_id=self._node_id,
             state=str(self._membership.state),
             max_commit_ts=self._storage.max_commit_ts,
-            details=details,
             newest_ddl=pb.NewestDdl(job_id=job_id, commit_ts=commit_ts),
         )
 

@@ -43,6 +43,7 @@ from penstock.log.mending import Damage, Patch, Salvaged, mend
 from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
 from pump.cluster.identity import mark_copy
+from pump.facts import KeptReplica
 from pump.replication.protocol.chain import Link
 from pump.replication.protocol.messages import (
     Answer,
@@ -306,18 +307,21 @@ class Copies:
         """Return the node ids of the Pumps whose logs have a replica here."""
         return sorted(self._copies)
 
-    def details(self) -> dict[str, str]:
-        found = {}
-        for node_id in self.names():
-            copy = self.standing(node_id)
-            text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
-            found[f"copy_of {node_id}"] = copy.problem or text
-            aside = self.folder(node_id) / DAMAGED_FOLDER
-            if any(aside.glob("*")):
-                found[f"damaged_copy_of {node_id}"] = (
-                    f"set aside in {aside}; delete it once no Pump has damaged_places"
-                )
-        return found
+    def facts(self) -> tuple[KeptReplica, ...]:
+        return tuple(map(self._facts_of, self.names()))
+
+    def _facts_of(self, node_id: str) -> KeptReplica:
+        copy, aside = self.standing(node_id), self.folder(node_id) / DAMAGED_FOLDER
+        text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
+        set_aside = f"set aside in {aside}; delete it once no Pump has damaged_places"
+        return KeptReplica(
+            node_id=node_id,
+            summary=copy.problem or text,
+            bytes=copy.bytes,
+            first_segment=copy.first,
+            epoch=copy.epoch,
+            damaged=set_aside if any(aside.glob("*")) else None,
+        )
 
     def folder(self, node_id: str) -> Path:
         """Return a replica's folder, on which a Pump can run once the replica is closed."""

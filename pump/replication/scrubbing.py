@@ -27,13 +27,14 @@ from penstock.log.files import File, OsFiles, replace_file
 from penstock.log.mending import Damage, Salvaged, find_damage
 from penstock.log.segment import Segment
 from penstock.node.waiting import set_within
+from pump import facts
+from pump.facts import ScrubFacts, ScrubState
 from pump.replication.repair import OwnMender, Repairs
 from pump.replication.replicas import Copies
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
-ENDED_EARLY = "ended early"
 _DONE_FILE = ".scrubbed"
 _LOOK_EVERY_S = 30.0
 _BEHIND_S = 1.0
@@ -111,6 +112,7 @@ class Scrubbing:
         self._total = self._done = 0
         self._begun_s: float | None = None
         self._report = ""
+        self._ended = ScrubState.NEVER
         self._unread: list[Path] = []
         self._kept_s = self._last_s()
         self.repairs = repairs
@@ -143,16 +145,25 @@ class Scrubbing:
         percent = 100 * done // total
         return f"reads {percent} % of {_mb(total)}, about {left_s:.0f} s left"
 
-    def details(self) -> dict[str, str]:
-        repairs, found = self.repairs, {"scrub": self.progress()}
-        if repairs.mended_places:
-            found["mended"] = f"{repairs.mended_bytes} bytes at {repairs.mended_places} occasions"
-        left = repairs.left()
-        if left:
-            found["damaged_places"] = str(len(left))
-        for (path, offset), what in sorted(left.items())[:_SHOWN_MAX]:
-            found[f"damaged {path} offset {offset}"] = what
-        return found
+    def facts(self) -> ScrubFacts:
+        repairs, left = self.repairs, self.repairs.left()
+        damages = [
+            facts.Damage(place=f"{path} offset {offset}", summary=about)
+            for (path, offset), about in sorted(left.items())[:_SHOWN_MAX]
+        ]
+        mended = f"{repairs.mended_bytes} bytes at {repairs.mended_places} occasions"
+        return ScrubFacts(
+            scrub=self.progress(),
+            scrub_state=self._state(),
+            mended=mended if repairs.mended_places else None,
+            damaged_places=len(left) or None,
+            damages=tuple(damages) or None,
+        )
+
+    def _state(self) -> ScrubState:
+        if self.is_running:
+            return ScrubState.RUNNING
+        return ScrubState.PENDING if self._asked.is_set() else self._ended
 
     async def run(self) -> None:
         """Scrub whenever due; ends only by cancellation, and then with its thread."""
@@ -170,7 +181,8 @@ class Scrubbing:
                 await scrub
                 raise
             except (PenstockError, OSError) as error:
-                self._report = f"{ENDED_EARLY}: {coded(error)}"
+                self._report = f"interrupted: {coded(error)}"
+                self._ended = ScrubState.INTERRUPTED
                 log.error("scrub: %s", self._report)
                 await asyncio.sleep(_LOOK_EVERY_S)
 
@@ -197,9 +209,11 @@ class Scrubbing:
                 f"{when}: {_mb(self._done)} read, mended at {mended} places,"
                 f" {left} places are damaged still"
             )
+            self._ended = ScrubState.DONE
             if self._unread:
                 names = ", ".join(map(str, self._unread[:_SHOWN_MAX]))
-                self._report = f"{ENDED_EARLY}: {self._report}, and cannot be read: {names}"
+                self._report = f"interrupted: {self._report}, and cannot be read: {names}"
+                self._ended = ScrubState.INTERRUPTED
             log.info("scrub: %s, in %.0f s", self._report, time.monotonic() - begun)
         finally:
             self._begun_s = None

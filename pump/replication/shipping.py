@@ -35,6 +35,7 @@ from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segments import Place, Position, WriteFailed
+from pump.facts import ReplicationFacts
 from pump.replication.claiming import Claimed
 from pump.replication.peers import Recruits
 from pump.replication.protocol.chain import Link
@@ -287,24 +288,25 @@ class Shipping:
             )
         return ""
 
-    def details(self) -> dict[str, str]:
+    def facts(self) -> ReplicationFacts:
         entry, leaving = self.entry, self._recruits.leaving()
-        found = {
-            "log_epoch": str(entry.epoch),
-            "copies": f"{1 + len(entry.replicas)} of {entry.copies}, at least {entry.copies_min}"
-            + (f", each with another {apart}" if (apart := self._recruits.apart) else ""),
-            "copies_on": ", ".join(
+        present, apart = 1 + len(entry.replicas), self._recruits.apart
+        return ReplicationFacts(
+            log_epoch=entry.epoch,
+            copies=f"{present} of {entry.copies}, at least {entry.copies_min}"
+            + (f", each with another {apart}" if apart else ""),
+            copies_present=present,
+            copies_wanted=entry.copies,
+            copies_min=entry.copies_min,
+            copies_on=", ".join(
                 copy.pump
                 + (f" (from {copy.first} on)" if copy.first > entry.needed else "")
                 + (" (leaves)" if copy.disk in leaving else "")
                 for copy in (entry.primary, *entry.replicas)
             ),
-        }
-        if entry.eligible:
-            found["copies_eligible"] = ", ".join(copy.pump for copy in entry.eligible)
-        if problem := self.problem():
-            found["copies_problem"] = problem
-        return found
+            copies_eligible=", ".join(copy.pump for copy in entry.eligible) or None,
+            copies_problem=self.problem() or None,
+        )
 
     # Answers of replicas (`shipper.Listener`).
 

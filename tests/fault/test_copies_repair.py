@@ -336,7 +336,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_l
         duo.until_online(each)
     duo.until_whole()
     assert (last.parents[1] / "damaged" / last.name).read_bytes() == garbled
-    assert "set aside in" in holder.status().details[f"damaged_copy_of {pump.node_id}"]
+    assert "set aside in" in holder.status().details[f"kept_replica {pump.node_id} damaged"]
     world.write(etcd_server.url)  # Nothing is acknowledged with less than two copies.
     expected = world.expected[duo.pumps.index(pump)]
     assert len(expected) > 12

@@ -61,7 +61,7 @@ class LocalDrainer:
     def waits_for(self) -> str:
         assert self.failure is None, self.failure
         found = self._pipeline
-        return found.progress.describe()["downstream_waits_for"] if found else ""
+        return found.progress.facts().downstream_waits_for if found else ""
 
     def ended(self) -> None:
         self._thread.join(WITHIN_S)

@@ -100,7 +100,7 @@ def test_a_stream_that_is_cut_without_a_word_is_noticed_and_continues_where_it_w
             return view.why if view.condition is Condition.SLOW else ""
 
         eventually(lambda: "no message for" in seen(), _LONG_S)
-        assert "pump-2 (slow: no message for" in merging.describe()["held_by"]
+        assert "pump-2 (slow: no message for" in str(merging.facts().held_by)
         eventually(lambda: seen() != "" and "no message" not in seen(), _LONG_S)
         noticed_s = time.monotonic() - cut_s
         assert merging.views()["pump-1"].condition is Condition.OK

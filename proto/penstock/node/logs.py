@@ -47,7 +47,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -366,8 +366,16 @@ KINDS_MAX: Final = 10
 _LINE_CHARS_MAX: Final = 2000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The last line of one kind, and its time in UTC."""
+
+    time: str
+    summary: str
+
+
 @dataclass(slots=True)
-class _Problem:
+class _Kept:
     at_s: float
     line: str
     count: int
@@ -378,33 +386,30 @@ class RecentProblems(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._kinds: dict[tuple[str, int, str], _Problem] = {}
+        self._kinds: dict[tuple[str, int, str], _Kept] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = (record.name, record.levelno, str(record.msg))
         before = self._kinds.pop(kind, None)
         text = one_line(message_of(record))[:_LINE_CHARS_MAX]
         line = f"{record.levelname} {record.name}: {text}"
-        self._kinds[kind] = _Problem(record.created, line, 1 + (before.count if before else 0))
+        self._kinds[kind] = _Kept(record.created, line, 1 + (before.count if before else 0))
         if len(self._kinds) > KINDS_MAX:
             del self._kinds[next(iter(self._kinds))]
 
-    def lines(self) -> list[tuple[str, str]]:
-        """Return the time of the last occurrence and the text of each problem, oldest first."""
+    def facts(self) -> tuple[Problem, ...]:
+        """Return the last occurrence of each kind, oldest first."""
         with self.lock:  # type: ignore[union-attr]  # A handler without a lock is one being built.
             kept = list(self._kinds.values())
-        return [(_moment(each.at_s), _counted(each)) for each in kept]
-
-    def details(self) -> Mapping[str, str]:
-        return {f"problem {moment}": line for moment, line in self.lines()}
+        return tuple(Problem(time=_moment(each.at_s), summary=_counted(each)) for each in kept)
 
 
 def _moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
-def _counted(problem: _Problem) -> str:
-    return problem.line if problem.count == 1 else f"{problem.line} ({problem.count} times)"
+def _counted(kept: _Kept) -> str:
+    return kept.line if kept.count == 1 else f"{kept.line} ({kept.count} times)"
 
 
 RECENT: Final = RecentProblems()

@@ -3,16 +3,6 @@
 JSON is one document on stdout, or one object a line where a command goes through many records. Keys
 are snake_case, timestamps numbers, times UTC as in RFC 3339. Errors stay lines on stderr, and the
 exit code is the same.
-
-A node's status is text for people; as JSON it has numbers, booleans and snake_case keys:
-
-    uptime_s                    "12"             "uptime_s": 12
-    leads_oracle                "True"           "leads_oracle": true
-    pump h:8250                 "online, ok"     "pumps": [{"node_id": "h:8250",
-    pump h:8250 received_ts     "463…"                      "summary": "online, ok",
-                                                            "received_ts": 463…}]
-
-The left side is `StatusReply.details`, a line for each.
 """
 
 from __future__ import annotations
@@ -20,14 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.pb import penstock_pb2
 from penstock.wire.binlog_text import time_text
 
 TEXT: Final = "text"
@@ -88,61 +76,3 @@ def plain(value: object) -> object:
 
 def moment_of(ts: int) -> str | None:
     return time_text(ts) if ts else None
-
-
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
-_TRUTHS: Final = {"True": True, "False": False}
-_KINDS: Final = {
-    "pump": "node_id",
-    "drainer": "node_id",
-    "transaction": "start_ts",
-    "problem": "time",
-}
-"""The subjects of details, and the JSON key that names each of them."""
-_TEXTS: Final = frozenset({"node_id", "instance", "labels", "label", "key"})
-"""Values that are names, even if they look like numbers."""
-_NO_KEY = re.compile(r"[^a-z0-9]+")
-
-
-def facts_of(reply: penstock_pb2.StatusReply) -> dict[str, Any]:
-    return {
-        "node_id": reply.node_id,
-        "state": reply.state,
-        "max_commit_ts": reply.max_commit_ts,
-        **typed(reply.details),
-    }
-
-
-def typed(details: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    named: dict[tuple[str, str], dict[str, Any]] = {}
-    for key, text in sorted(details.items()):
-        kind, _, rest = key.partition(" ")
-        if kind not in _KINDS or not rest:
-            name = key_of(key)
-            facts[name] = _value(name, text)
-            continue
-        one, _, name = rest.partition(" ")
-        about = named.setdefault((kind, one), {_KINDS[kind]: _value(_KINDS[kind], one)})
-        what = key_of(name) or "summary"
-        about[what] = _value(what, text)
-    for (kind, _), about in named.items():
-        facts.setdefault(f"{kind}s", []).append(about)
-    return facts
-
-
-def _value(name: str, text: str) -> Any:
-    return text if name in _TEXTS else value_of(text)
-
-
-def key_of(name: str) -> str:
-    return _NO_KEY.sub("_", name.lower()).strip("_")
-
-
-def value_of(text: str) -> Any:
-    if text in _TRUTHS:
-        return _TRUTHS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _DECIMAL.fullmatch(text) else text

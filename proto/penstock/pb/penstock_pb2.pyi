@@ -118,7 +118,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("node_id", "state", "max_commit_ts", "details", "newest_ddl")
+    __slots__ = ("node_id", "state", "max_commit_ts", "details", "newest_ddl", "facts")
     class DetailsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -131,12 +131,14 @@ class StatusReply(_message.Message):
     MAX_COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
     NEWEST_DDL_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     state: str
     max_commit_ts: int
     details: _containers.ScalarMap[str, str]
     newest_ddl: NewestDdl
-    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., details: _Optional[_Mapping[str, str]] = ..., newest_ddl: _Optional[_Union[NewestDdl, _Mapping]] = ...) -> None: ...
+    facts: str
+    def __init__(self, node_id: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., details: _Optional[_Mapping[str, str]] = ..., newest_ddl: _Optional[_Union[NewestDdl, _Mapping]] = ..., facts: _Optional[str] = ...) -> None: ...
 
 class NewestDdl(_message.Message):
     __slots__ = ("job_id", "commit_ts", "query")

@@ -56,7 +56,7 @@ def described(service: SourceService) -> dict[str, Any]:
         "lives": counters.runs,
         "history_rows": counters.history_rows,
         "rulings": counters.rulings,
-        "problems": [{"time": moment, "summary": line} for moment, line in RECENT.lines()],
+        "problems": [asdict(each) for each in RECENT.facts()],
         "left_out": {
             each.label: {
                 "since": each.since,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, TypeVar
 
+from drainer.facts import MergeFacts
 from drainer.intake.merge_holder import PumpView
 from drainer.intake.merger import Merger
 from drainer.intake.puller import SILENCE_S_MAX, Who
@@ -90,9 +91,8 @@ class Merging:
         """Return how each Pump is seen."""
         return self._ask(lambda pumps: {view.name: view for view in pumps.views()})
 
-    def describe(self) -> dict[str, str]:
-        """Return what a status would say."""
-        return self._ask(Pumps.describe)
+    def facts(self) -> MergeFacts:
+        return self._ask(Pumps.facts)
 
     def breaks(self) -> int:
         """Return how often a stream broke or could not be had."""

@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,7 @@ from penstock.cluster.node_registry import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.node.facts import reply_of
 from penstock.pb import penstock_pb2
 from penstock.ts import compose, physical_ms, seconds_between
 from penstock.wire.codec import decode_binlog
@@ -58,6 +60,14 @@ GC_S = 60
 _RANGE = re.compile(r"\((\d+), (\d+)\]")
 _TURN_S = 0.002
 _BEAT_S = 4
+
+
+@dataclass(frozen=True)
+class NoFacts:
+    """The facts of a Pump whose status nobody reads."""
+
+    closing: str
+    moving: str
 
 
 class Time:
@@ -151,7 +161,7 @@ class TwinPump:
             membership=self.membership,
             fake_binlogs=fake_binlogs,
             retention=retention,
-            details=dict,
+            facts=NoFacts,
         )
         self.operator.close_tick_s = _TURN_S
         self._tasks = [asyncio.create_task(self._join()), asyncio.create_task(self._until_ended())]
@@ -344,11 +354,11 @@ class TwinDrainer:
 
     def status(self) -> penstock_pb2.StatusReply:
         assert self.pumps is not None
-        return penstock_pb2.StatusReply(
+        return reply_of(
+            self.pumps.facts(),
             node_id=self.name,
             state=str(self.membership.state),
             max_commit_ts=self.checkpoint.commit_ts,
-            details=self.pumps.describe(),
         )
 
     async def _live(self, pumps: Pumps, former: str) -> None:
@@ -596,7 +606,7 @@ class Cluster:
             lines.append(f"{pump.name}: {status}; open {pump.open}; {pump.stopped}")
         lines.append(f"words {self.registry.last_words()}, lost {self.registry.lost()}")
         for drainer in self.drainers.values():
-            about = drainer.pumps.describe() if drainer.pumps else {}
+            about = drainer.pumps and drainer.pumps.facts()
             lines.append(f"{drainer.name} at {drainer.row}: {about}; {drainer.stopped}")
         return "\n".join(lines)
 

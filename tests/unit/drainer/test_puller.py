@@ -20,6 +20,7 @@ from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.cluster.records import LastWord, LostPump
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock.node.facts import lines_of
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
@@ -665,8 +666,8 @@ def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
             await pumps.refresh()
             assert await merged(merger, pumps, 5) == [1, 2, 3, 4, 5]
             assert merger.sources == ["a"]
-            assert "(4, 9] is lost to this Drainer" in pumps.describe()["pump b"]
-            assert pumps.describe()["pump b received_ts"] == "4"
+            assert "(4, 9] is lost to this Drainer" in lines_of(pumps.facts())["pump b"]
+            assert lines_of(pumps.facts())["pump b received_ts"] == "4"
         await a.stop()
 
     run(test)
@@ -693,7 +694,7 @@ def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_acce
             else:
                 await pumps.refresh()
                 assert merger.sources == []
-                assert ("pump b" in pumps.describe()) == (checkpoint_ts < 9)
+                assert ("pump b" in lines_of(pumps.facts())) == (checkpoint_ts < 9)
 
     run(test)
 
@@ -707,7 +708,7 @@ def test_what_a_lost_pump_had_sent_but_was_not_downstream_is_lost_with_the_drain
         cluster.lost = {"b": LostPump(pump="b", after_ts=0, up_to_ts=9, made="today")}
         async with pumps_of(cluster, merger, participants={"b": 7}) as pumps:
             await pumps.refresh()
-            assert "(3, 9] is lost to this Drainer" in pumps.describe()["pump b"]
+            assert "(3, 9] is lost to this Drainer" in lines_of(pumps.facts())["pump b"]
 
     run(test)
     assert "what it held of (3, 9] is lost" in caplog.text

@@ -76,8 +76,8 @@ def test_counts_become_totals_once_their_step_is_downstream_and_are_said_once(
         assert skipped.after(Counts({ITEM: 2})) == after == {ITEM: 7}
     assert skipped.totals == {ITEM: 5}
     skipped.reached(after)
-    assert skipped.describe()["rows_left_out"] == "7"
-    assert skipped.describe()["left_out"] == "override: 7 rows of shop.item"
+    assert skipped.facts().rows_left_out == 7
+    assert skipped.facts().left_out == "override: 7 rows of shop.item"
     assert caplog.text.count("rows of shop.item do not go downstream (override)") == 1
 
 

@@ -62,13 +62,13 @@ def test_what_holds_the_low_water_is_named_with_its_condition_and_since_when() -
         view_of(dead, most_ts=ago(0), now_ts=NOW_TS, holds=True),
         view_of(stream(), most_ts=ago(0), now_ts=NOW_TS, holds=False),
     ]
-    described = Held(low_water=7, for_s=59.6, since_s=0).describe(views)
-    assert described["held_by"] == "p (dead: Connection refused), since 1970-01-01T00:00:00+00:00"
-    assert (described["low_water"], described["low_water_held_s"]) == ("7", "59.6")
+    merge = Held(low_water=7, for_s=59.6, since_s=0).facts(views, late=0)
+    assert merge.held_by == "p (dead: Connection refused), since 1970-01-01T00:00:00+00:00"
+    assert (merge.low_water, merge.low_water_held_s) == (7, 59.6)
     assert "60.0 s behind now, holds the low water" in views[0].describe()
-    assert "held_by" not in Held(low_water=7, for_s=1, since_s=0).describe(views)
-    none = Held(low_water=7, for_s=9, since_s=0).describe([])
-    assert none["held_by"].startswith("no Pump is registered")
+    assert Held(low_water=7, for_s=1, since_s=0).facts(views, late=0).held_by is None
+    none = Held(low_water=7, for_s=9, since_s=0).facts([], late=0)
+    assert str(none.held_by).startswith("no Pump is registered")
 
 
 def test_a_stall_is_said_after_a_while_and_again_only_now_and_then() -> None:

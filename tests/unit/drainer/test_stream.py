@@ -217,7 +217,7 @@ def test_a_filter_leaves_out_tables_rows_and_the_transactions_of_which_nothing_i
     assert {one.tables for one in transactions} == {("bank.entry",)}
     queries = [one.query.split()[:2] for one in found if isinstance(one, Ddl)]
     assert queries == [["CREATE", "DATABASE"], ["CREATE", "TABLE"], ["ALTER", "TABLE"]]
-    said = decoder.skipped.describe()["left_out"]
+    said = decoder.skipped.facts().left_out
     assert "filter: " in said
     assert "rows of bank.account" in said
 
@@ -242,7 +242,7 @@ def test_a_transaction_that_is_to_be_ignored_is_counted_and_not_read(tmp_path: P
     )
     assert len(found) == len(all_of_it) - 1
     assert ignored.commit_ts not in {one.commit_ts for one in found}
-    assert "ignore-txn-commit-ts: 1 transactions" in decoder.skipped.describe()["left_out"]
+    assert "ignore-txn-commit-ts: 1 transactions" in decoder.skipped.facts().left_out
 
 
 def test_only_what_was_given_can_be_acknowledged(tmp_path: Path) -> None:

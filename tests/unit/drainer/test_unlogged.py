@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from drainer.ddl.tidb_servers import Unlogged, servers_without_binlog
+from penstock.node.facts import lines_of
 from penstock.schema.model import TableInfo
 from penstock.schema.tidb_json import table_from_json, table_to_json
 
@@ -29,19 +30,19 @@ def test_each_server_and_each_table_is_reported_once(caplog: pytest.LogCaptureFi
     unlogged = Unlogged(None, lambda: tables)
     unlogged.note({})
     assert caplog.messages == []
-    assert set(unlogged.describe().values()) == {"none"}
+    assert set(lines_of(unlogged.facts()).values()) == {"none"}
     tables.append(("shop", replace(plain, id=2, name="session", expires=True)))
     for _ in range(2):
         unlogged.note({"10.0.0.1:2": "Off"})
     assert len(caplog.messages) == 2
     assert caplog.messages[0].startswith("TiDB server 10.0.0.1:2 writes no binlog")
     assert caplog.messages[1].startswith("table shop.session has a TTL")
-    assert unlogged.describe() == {
+    assert lines_of(unlogged.facts()) == {
         "tidb_servers_without_binlog": "10.0.0.1:2 (Off)",
         "tidb_tables_with_ttl": "shop.session",
     }
     unlogged.note({})
-    assert unlogged.describe()["tidb_servers_without_binlog"] == "none"
+    assert lines_of(unlogged.facts())["tidb_servers_without_binlog"] == "none"
     unlogged.note({"10.0.0.1:2": "Off"})
     assert len(caplog.messages) == 3
 

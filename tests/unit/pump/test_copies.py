@@ -316,7 +316,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
     async def test(copies: Copies) -> None:
         damaged = await copies.follow(NAME, Ask(1), b"")  # After the start, the second attempt.
         assert isinstance(damaged, Damaged)
-        assert "000001.seg, offset 32" in copies.details()["copy_of pump-1"]
+        assert "000001.seg, offset 32" in copies.facts()[0].summary
         begin, head = Append(1, 0, 0, 0, BEGIN, None, None, 0), up.data(0, 0, BEGIN)
         with pytest.raises(Corrupt):
             await copies.follow(NAME, begin, head)
@@ -324,7 +324,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
         assert await copies.follow(NAME, again, head) == Have(1, Place(0, BEGIN), 0)
         assert not path.exists()
         assert await copies.read(NAME, Stretch(1, 0, len(data))) == bytes(data)
-        assert "set aside in" in copies.details()["damaged_copy_of pump-1"]
+        assert "set aside in" in str(copies.facts()[0].damaged)
         await shipped(copies, up)
         assert copies.standing("pump-1").end == up.segments.end
 

@@ -19,6 +19,7 @@ from penstock.log.files import DRAFT, OsFiles
 from penstock.log.mending import Donor
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
+from penstock.node.facts import lines_of
 from pump.replication.protocol.messages import (
     READ_BYTES_MAX,
     Ask,
@@ -188,7 +189,7 @@ def test_a_copy_that_no_disk_can_mend_says_so_to_its_primary_and_stays_as_it_is(
     async def test(copies: Copies) -> None:
         with pytest.raises(Corrupt, match="not a segment header"):
             await copies.follow(NAME, Ask(up.epoch), b"")
-        assert "not a segment header" in copies.details()["copy_of pump-1"]
+        assert "not a segment header" in copies.facts()[0].summary
 
     run(tmp_path, test)
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
@@ -213,7 +214,7 @@ def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_fra
             flip(path, 7)
         scrub = Scrubbing(Schedule(1e9, 0, tmp_path), lambda: [copy_of(copies, "pump-1")], repairs)
         await asyncio.to_thread(scrub.scrub)
-        assert scrub.details()["scrub"].endswith("0 places are damaged still")
+        assert scrub.facts().scrub.endswith("0 places are damaged still")
         await copies.close()
 
     asyncio.run(body())
@@ -289,8 +290,8 @@ def test_a_scrub_without_copies_names_each_damaged_place_until_it_is_whole(
     scrub.scrub()
     places = {(str(p), d.offset) for p, d in zip(paths, damaged, strict=True)}
     assert set(repairs.left()) == places
-    assert scrub.details()["damaged_places"] == str(len(places))
-    assert f"damaged {paths[0]} offset {damaged[0].offset}" in scrub.details()
+    assert scrub.facts().damaged_places == len(places)
+    assert f"damage {paths[0]} offset {damaged[0].offset}" in lines_of(scrub.facts())
     assert scrub.scrubbed_bytes >= log.size()[1] - BEGIN * log.size()[0]
     for position, path in zip(damaged, paths, strict=True):
         flip(path, position.offset + 30)

@@ -187,10 +187,11 @@ def test_a_purge_waits_until_the_entry_says_that_the_segments_are_not_needed() -
 
 def test_an_operator_reads_who_has_the_log_and_what_is_missing() -> None:
     with shipped() as rig:
-        details = rig.shipping.details()
-        assert details["copies"] == "1 of 2, at least 1"
-        assert details["copies_on"] == "pump-1"
-        assert "there is no other Pump whose disk could take one" in details["copies_problem"]
+        facts = rig.shipping.facts()
+        assert facts.copies == "1 of 2, at least 1"
+        assert (facts.copies_present, facts.copies_wanted, facts.copies_min) == (1, 2, 1)
+        assert facts.copies_on == "pump-1"
+        assert "there is no other Pump whose disk could take one" in str(facts.copies_problem)
 
 
 def broken(number: int) -> Callable[[str, Path], None]:

@@ -311,8 +311,8 @@ def _unclear() -> NeedsOperator:
     return NeedsOperator(
         "DEFAULT stands for a collation that its session chose, of a character set that is not"
         " written",
-        "replace the statement by one that names the collation",
-        Code.CHARSET,
+        hint="replace the statement by one that names the collation",
+        code=Code.CHARSET,
     )
 
 

@@ -60,7 +60,7 @@ def drainer_facts(*pumps: str, **more: Any) -> dict[str, Any]:
         "downstream": "mysql db:3306",
         "downstream_waits_for": "nothing",
         "ddl_waits_for": "nothing",
-        "left_out": "nothing",
+        "left_out_counts": [],
         "low_water_held_s": 0.1,
         "pumps": [
             {"node_id": name, "condition": "ok", "lag_s": 0.1, "holds_low_water": False}

@@ -34,7 +34,8 @@ from tests.unit.ctl.console.clusters import (
 )
 
 KEYS = st.sampled_from(
-    ["lag_s", "rows", "pumps", "problems", "summary", "time", "left_out", "held_by", "overrides",
+    ["lag_s", "rows", "pumps", "problems", "summary", "time", "left_out", "held_by",
+     "left_out_counts", "overrides",
      "node_id", "condition", "purge", "gtids", "state", "storage_log_bytes", "low_water_held_s",
      "storage_available_bytes", "is_whole", "since", "downstream", "storage_unmatched"]
 )  # fmt: skip

@@ -1,0 +1,114 @@
+"""Facts of a Drainer: its status for operators and programs, see `penstock.node.facts`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.node.facts import NO_TEXT
+from penstock.node.logs import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedCount:
+    """A number of skipped changes of one kind; `name` is a table, a database, or empty."""
+
+    kind: str
+    cause: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedFacts:
+    """Totals of the changes that are not applied downstream."""
+
+    rows_left_out: int
+    values_left_out: int
+    ddls_left_out: int
+    transactions_returned: int
+    left_out: str
+    left_out_counts: tuple[SkippedCount, ...] = field(metadata=NO_TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressFacts:
+    """The position and the totals of the pipeline."""
+
+    schema_version: int
+    downstream_waits_for: str
+    ddl_waits_for: str
+    downstream_collations: str | None
+    steps: int
+    transactions: int
+    rows: int
+    missed_rows: int
+    repeated_transactions: int
+    last_batch: str
+    skipped: SkippedFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpAtMerge:
+    """The state of a Pump's stream in front of the merge."""
+
+    node_id: str
+    summary: str
+    state: str = field(metadata=NO_TEXT)
+    condition: str
+    why: str = field(metadata=NO_TEXT)
+    holds_low_water: bool
+    lag_s: float
+    received_ts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFacts:
+    """The watermark, and the Pumps that block it once it has stood for too long."""
+
+    low_water: int
+    low_water_held_s: float
+    held_by: str | None
+    held_by_remedy: str | None
+    late_transactions_left_out: int
+    pumps: tuple[PumpAtMerge, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloggedFacts:
+    """TiDB servers and tables whose changes reach no binlog."""
+
+    tidb_servers_without_binlog: str
+    tidb_tables_with_ttl: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerFacts:
+    """All that an active Drainer reports."""
+
+    uptime_s: int
+    status_pages: str
+    writer: str
+    downstream: str
+    lag_s: float
+    lag_clock: str
+    spark_tasks: int
+    spark_tasks_lost: int
+    spark_waits_for: str
+    progress: ProgressFacts
+    merge: MergeFacts
+    unlogged: UnloggedFacts | None
+    problems: tuple[Problem, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandbyFacts:
+    """All that a standby reports."""
+
+    uptime_s: int
+    status_pages: str
+    standby_for: str
+    standby_for_address: str
+    waits_for: str
+    spark_tasks: int
+    spark_tasks_lost: int
+    problems: tuple[Problem, ...] | None
