@@ -11,8 +11,7 @@ from typing import Self
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
-from penstock_local.process import ServerProcess, free_port, open_local
-from penstock_local.programs import UNPACKED
+from penstock_local.process import UNPACKED, ServerProcess, free_port, open_local
 
 START_S_MAX = 20.0
 

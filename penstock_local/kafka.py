@@ -16,8 +16,7 @@ from typing import Self
 from drainer.spark.jvm import use_java
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
-from penstock_local.process import ServerProcess, free_port
-from penstock_local.programs import UNPACKED
+from penstock_local.process import UNPACKED, ServerProcess, free_port
 
 START_S_MAX = 120.0
 _HEAP = "-Xmx320m"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.programs import Unpacked, program
+from penstock_local.process import Unpacked, program
 from penstock_local.sql_server import SqlServer
 
 LOG_SIZE = "--innodb-log-file-size=64M"

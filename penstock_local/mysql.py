@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.programs import Unpacked
+from penstock_local.process import Unpacked
 from penstock_local.sql_server import SqlServer
 
 

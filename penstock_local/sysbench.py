@@ -9,8 +9,7 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.process import ServerProcess
-from penstock_local.programs import program
+from penstock_local.process import ServerProcess, program
 from penstock_local.sql_server import SqlProcess
 
 WORKLOAD = "oltp_read_write"

@@ -8,8 +8,7 @@ from typing import Self
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.process import ServerProcess, free_port
-from penstock_local.programs import built
+from penstock_local.process import ServerProcess, built, free_port
 from penstock_local.sql_server import SqlProcess
 
 READY_S_MAX = 300.0

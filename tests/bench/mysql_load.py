@@ -19,7 +19,7 @@ from pathlib import Path
 
 from penstock_local.cluster import Cluster
 from penstock_local.mariadb import MariadbServer
-from penstock_local.programs import program
+from penstock_local.process import program
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions

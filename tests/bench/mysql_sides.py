@@ -21,7 +21,7 @@ from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from penstock_local.mariadb import MariadbServer, binlog_options
 from penstock_local.mysql_source import MysqlSource
-from penstock_local.programs import program
+from penstock_local.process import program
 from penstock_local.sysbench import Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.address import ServerAddress

@@ -24,7 +24,7 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 from penstock.wire.binlog import MutationType
-from penstock_local.programs import program
+from penstock_local.process import program
 from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.sliced import sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer

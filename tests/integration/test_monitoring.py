@@ -15,11 +15,11 @@ from deploy.monitoring.__main__ import FOLDER, files
 from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.dashboard import expressions
 from penstock_local.etcd import EtcdServer
-from penstock_local.prometheus import Prometheus, promtool
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_source import SourceRig, cleared
 from tests.kit.servers.pages import asked
+from tests.kit.servers.prometheus import Prometheus, promtool
 from tests.kit.wait import eventually
 
 server = module_server(on_servers(MARIADB))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock_local.programs import program
+from penstock_local.process import program
 from pumpclient.mysql.events.frame import FILE_MAGIC, ROWS_TYPES, Checksum, EventType, make_event
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.column_values import double_text

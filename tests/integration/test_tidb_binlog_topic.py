@@ -17,7 +17,7 @@ from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock_local.kafka import KafkaServer
-from penstock_local.programs import built
+from penstock_local.process import built
 from tests.kit.workloads.insert_stream import InsertStream
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.programs import needed, program
+from penstock_local.process import needed, program
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "deploy" / "packages.sh"

@@ -13,7 +13,7 @@ import pytest
 
 from penstock_local import mariadb as local_mariadb
 from penstock_local import mysql as local_mysql
-from penstock_local.programs import Unpacked, program
+from penstock_local.process import Unpacked, program
 from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from penstock_local.programs import program
+from penstock_local.process import program
 
 ANSWER_S_MAX = 30.0
 _FLAGS = (

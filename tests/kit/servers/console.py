@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.process import ServerProcess, free_port, python_module
-from penstock_local.programs import UNPACKED
+from penstock_local.process import UNPACKED, ServerProcess, free_port, python_module
 from tests.kit.servers.chromium import Chromium
 
 START_S_MAX = 30.0

@@ -19,7 +19,7 @@ import pytest
 from penstock_local import mariadb as local_mariadb
 from penstock_local import mysql as local_mysql
 from penstock_local.mysql import MysqlServer
-from penstock_local.programs import Unpacked
+from penstock_local.process import Unpacked
 from penstock_local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import (
     MARIADB,

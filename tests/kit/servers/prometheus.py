@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from penstock_local import FILES
-from penstock_local.process import ServerProcess, free_port, open_local
-from penstock_local.programs import Unpacked
+from penstock_local.process import ServerProcess, Unpacked, free_port, open_local
 
 START_S_MAX, ANSWER_S_MAX = 60.0, 10.0
 MONITORING = FILES / "monitoring"
