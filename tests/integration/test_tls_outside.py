@@ -278,7 +278,7 @@ def test_a_console_asks_nodes_over_tls_and_is_shown_by_it_to_allowed_names_only(
     port = free_port()
     console = ServerProcess(
         [
-            *python_module("penstock", "console", "--addr", f"0.0.0.0:{port}"),
+            *python_module("ctl", "console", "--addr", f"0.0.0.0:{port}"),
             *("--etcd-urls", etcd_server.url, "--cert-allowed-cn", "node", *node.flags),
         ],
         log=tmp_path / "console.log",
