@@ -185,8 +185,8 @@ def _named(done: str) -> Iterator[None]:
     except OSError as error:
         raise NeedsOperator(
             f"the temporary file of a large transaction cannot be {done}: {error}",
-            hint=f"free space in {tempfile.gettempdir()}, or set Options.spill_dir",
-            code=Code.PATH_UNUSABLE,
+            f"free space in {tempfile.gettempdir()}, or set Options.spill_dir",
+            Code.PATH_UNUSABLE,
         ) from error
 
 

@@ -202,8 +202,8 @@ class PumpClient:
         if found is None:
             raise NeedsOperator(
                 f"no Prewrite of {binlog.start_ts} was written by this client",
-                hint="a Commit must follow its own Prewrite",
-                code=Code.WRITER_MISUSED,
+                "a Commit must follow its own Prewrite",
+                Code.WRITER_MISUSED,
             )
         home, start_s = found
         self._session.commit(home, binlog, start_s=start_s, wait=True)

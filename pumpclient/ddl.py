@@ -103,8 +103,8 @@ class DdlExecutor:
                 if len(jobs) > 1:
                     raise NeedsOperator(
                         f"a statement with an origin comes to {len(jobs)} jobs: {sql}",
-                        hint="pass its parts on one by one, each with an origin of its own",
-                        code=Code.COMMAND_INVALID,
+                        "pass its parts on one by one, each with an origin of its own",
+                        Code.COMMAND_INVALID,
                     )
                 jobs = [replace(jobs[0], origin=origin)]
             # A job below a recorded one counts as overtaken: see `History.is_overtaken`.
@@ -146,7 +146,7 @@ class DdlExecutor:
             if time.monotonic() - start_s > DECISION_S_MAX:
                 raise Retryable(
                     f"DDL {job.id} took too long and was rolled back: {job.query}",
-                    code=Code.DDL_ROLLED_BACK,
+                    Code.DDL_ROLLED_BACK,
                 )
             job = replace(job, start_ts=start_ts, finished_ts=commit_ts)
             is_decided = self._decide(job, guard)

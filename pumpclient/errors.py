@@ -46,7 +46,7 @@ class NoPump(NeedsOperator):
 
 
 def closed() -> NeedsOperator:
-    return NeedsOperator("the client is closed", hint="connect again", code=Code.CLOSED)
+    return NeedsOperator("the client is closed", "connect again", Code.CLOSED)
 
 
 class OutcomeUnknown(PenstockError):

@@ -89,10 +89,10 @@ def _lost(pump: str, ddl: penstock_pb2.NewestDdl, history: list[DdlJob]) -> Need
     return NeedsOperator(
         f"pump {pump} has DDL job {ddl.job_id}, {_about(ddl.query, ddl.commit_ts)}, in its stream,"
         f" but the DDL history in etcd {known}",
-        hint="etcd was restored from an older backup: stop the writers and restore it from one that"
+        "etcd was restored from an older backup: stop the writers and restore it from one that"
         f" has this DDL; or give the DDL up by `penstock ctl lost-ddl {ddl.job_id}`, run it again,"
         " and load a fresh copy of the data into each downstream",
-        code=Code.DDL_HISTORY,
+        Code.DDL_HISTORY,
     )
 
 

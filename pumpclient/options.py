@@ -87,21 +87,19 @@ class Options:
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
                 raise NeedsOperator(
-                    f"{name} is {getattr(self, name)}",
-                    hint="it must be 1 or more",
-                    code=Code.SETTING_VALUE,
+                    f"{name} is {getattr(self, name)}", "it must be 1 or more", Code.SETTING_VALUE
                 )
         if self.transport not in TRANSPORTS:
             raise NeedsOperator(
                 f"transport is {self.transport!r}",
-                hint=f"one of {', '.join(TRANSPORTS)}",
-                code=Code.SETTING_VALUE,
+                f"one of {', '.join(TRANSPORTS)}",
+                Code.SETTING_VALUE,
             )
         if not 0 < self.full_pause_s <= self.full_pause_s_max:
             raise NeedsOperator(
                 f"full_pause_s is {self.full_pause_s:g}",
-                hint="above 0, at most full_pause_s_max",
-                code=Code.SETTING_VALUE,
+                "above 0, at most full_pause_s_max",
+                Code.SETTING_VALUE,
             )
         parse_labels(self.labels)
         parse_labels(self.prefer)

@@ -204,8 +204,8 @@ class OutboxTransaction:
             raise NeedsOperator(
                 f"committed in the database at {self.commit_ts}, but a Pump has rolled it back:"
                 f" {error}",
-                hint='every Pump needs resolver.kind = "sql" and the URL of this database',
-                code=Code.OUTBOX_ROLLED_BACK,
+                'every Pump needs resolver.kind = "sql" and the URL of this database',
+                Code.OUTBOX_ROLLED_BACK,
             ) from error
         if self._is_decided:
             self._box._acknowledged.append(self.key)
@@ -220,8 +220,8 @@ class OutboxTransaction:
         if not outbox.in_transaction(connection):
             raise NeedsOperator(
                 "the database's transaction was ended within the block",
-                hint="leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
-                code=Code.OUTBOX_MISUSED,
+                "leave COMMIT and ROLLBACK to the block's end, and DDL out of it",
+                Code.OUTBOX_MISUSED,
             )
         forgotten = self._box._write(connection, self.key, self.start_ts, commit_ts)
         try:
@@ -231,7 +231,7 @@ class OutboxTransaction:
                 self._box._acknowledged.extend(forgotten)
                 if isinstance(error, Exception):
                     raise Retryable(
-                        f"the database did not commit: {error}", code=Code.TRANSACTION_ROLLED_BACK
+                        f"the database did not commit: {error}", Code.TRANSACTION_ROLLED_BACK
                     ) from error
                 raise
             self._interrupt = None if isinstance(error, Exception) else error

@@ -163,9 +163,7 @@ class Table:
 
     def _malformed(self, problem: str, hint: str) -> Malformed:
         return Malformed(
-            f"table {self.schema_name}.{self.info.name}: {problem}",
-            hint=hint,
-            code=Code.ROW_REFUSED,
+            f"table {self.schema_name}.{self.info.name}: {problem}", hint, Code.ROW_REFUSED
         )
 
 

@@ -31,8 +31,8 @@ def split_name(name: str, schema: str | None) -> tuple[str, str]:
     if len(parts) != 2 or not all(parts):
         raise NeedsOperator(
             f"{name!r} names no table",
-            hint='write "schema.table", or begin the transaction with a schema',
-            code=Code.ROW_REFUSED,
+            'write "schema.table", or begin the transaction with a schema',
+            Code.ROW_REFUSED,
         )
     return parts[0], parts[1]
 
@@ -93,10 +93,10 @@ class Schemas:
         raise NeedsOperator(
             f"this writer knows schema version {last.schema_version} by DDL job {last.id}"
             f" ({last.query!r} of {last.finished_ts}), but the DDL history in etcd has {now} there",
-            hint="etcd was restored from an older backup: restore it from one that has this DDL; or"
+            "etcd was restored from an older backup: restore it from one that has this DDL; or"
             " start this writer again to continue from the older schema, and load a fresh copy of"
             " the data into each downstream that has had the DDL",
-            code=Code.DDL_HISTORY,
+            Code.DDL_HISTORY,
         )
 
     def catalog(self) -> Catalog:
@@ -119,7 +119,7 @@ class Schemas:
             raise _unknown(catalog, schema, name)
         if info.kind != "TABLE":
             problem = f"{schema}.{name} is a {info.kind.lower()}"
-            raise NeedsOperator(problem, hint="write to a table", code=Code.ROW_REFUSED)
+            raise NeedsOperator(problem, "write to a table", Code.ROW_REFUSED)
         table = self.table_by_id(info.id)
         if table is None:  # The table has just been dropped.
             raise _unknown(catalog, schema, name)
@@ -143,7 +143,7 @@ class Schemas:
 def _unknown(catalog: Catalog, schema: str, name: str) -> NeedsOperator:
     near = difflib.get_close_matches(f"{schema}.{name}", _names(catalog), n=1)
     hint = f"did you mean {near[0]}?" if near else "create it with execute_ddl"
-    return NeedsOperator(f"there is no table {schema}.{name}", hint=hint, code=Code.ROW_REFUSED)
+    return NeedsOperator(f"there is no table {schema}.{name}", hint, Code.ROW_REFUSED)
 
 
 def _names(catalog: Catalog) -> list[str]:

@@ -198,7 +198,7 @@ class Transaction:
         if self._start_ts and age_s > self._session.options.commit_timeout_s / 2:
             raise Retryable(
                 f"start_ts was fetched {age_s:.0f} s ago, too long before the commit: begin again",
-                code=Code.TRANSACTION_ROLLED_BACK,
+                Code.TRANSACTION_ROLLED_BACK,
             )
 
     def _encoded(self, name: str, encode: Callable[[Table], bytes]) -> tuple[Changes, bytes]:
@@ -233,8 +233,8 @@ class Transaction:
                 raise NeedsOperator(
                     f"the transaction has {size_bytes} bytes of rows with this one, more than"
                     f" transaction_bytes_max, {size_max}; it is rolled back",
-                    hint="commit more often",
-                    code=Code.BINLOG_TOO_LARGE,
+                    "commit more often",
+                    Code.BINLOG_TOO_LARGE,
                 )
             self._changes.note(changes, kind, data)
         except NeedsOperator:
@@ -243,6 +243,4 @@ class Transaction:
 
 
 def _over() -> NeedsOperator:
-    return NeedsOperator(
-        "the transaction is over", hint="begin another one", code=Code.WRITER_MISUSED
-    )
+    return NeedsOperator("the transaction is over", "begin another one", Code.WRITER_MISUSED)

@@ -1,4 +1,4 @@
-"""Fixtures for real servers, one plug-in each; a fixture marks the tests that use it."""
+"""Fixtures for real servers, one plug-in each; a test that uses a server has its mark."""
 
 import pytest
 from hypothesis import settings
@@ -25,9 +25,31 @@ settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
 
 
+FIXTURES_OF = {
+    "etcd": {"etcd_server", "etcd", "fresh_etcd", "etcd_cluster"},
+    "kafka": {"kafka_server", "kafka", "fresh_kafka"},
+    "mariadb": {"mariadb_server", "mariadb", "mariadb_binlog", "mariadb_new_server", "mariadb_new"},
+    "mysql": {"mysql_server", "mysql"},
+    "spark": {"spark_cluster", "drainer_factory"},
+    "tidb": {"tidb_server", "tidb", "tidb_rig"},
+    "slow": {"kafka_server", "kafka", "fresh_kafka"},
+    "alone": {"tidb_rig"},
+}
+"""Marks, and the fixtures whose tests have them: a machine bears the TiDBs of one file only."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as `thorough` all cases of a test but those that its mark `main_case` selects."""
+    """Mark the tests of each server, and the cases that `main_case` makes thorough."""
+    for item in items:
+        names = set(getattr(item, "fixturenames", ()))
+        for mark, fixtures in FIXTURES_OF.items():
+            if fixtures & names:
+                item.add_marker(mark)
+    _mark_other_cases(config, items)
+
+
+def _mark_other_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
     without_case: set[str] = set()
     with_case: set[str] = set()
     for item in items:
@@ -39,5 +61,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not is_main:
                 item.add_marker("thorough")
     unknown = sorted(without_case - with_case)
-    if unknown and not any("::" in argument for argument in config.args):
+    are_all = not config.getoption("lf", False) and not any("::" in each for each in config.args)
+    if unknown and are_all:
         raise pytest.UsageError(f"no case of {unknown[0]} has the text that main_case gives")

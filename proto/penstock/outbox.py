@@ -104,8 +104,8 @@ def new_key(name: str) -> bytes:
     if name_in(key) is None:
         raise NeedsOperator(
             f"an outbox cannot be called {name!r}",
-            hint="use letters, digits, and . _ -",
-            code=Code.OUTBOX_MISUSED,
+            "use letters, digits, and . _ -",
+            Code.OUTBOX_MISUSED,
         )
     return key
 
@@ -125,8 +125,8 @@ def is_mysql(connection: Connection) -> bool:
         return True
     raise NeedsOperator(
         f"no outbox through a {type(connection).__module__}.{type(connection).__qualname__}",
-        hint="use a connection of sqlite3 or PyMySQL",
-        code=Code.OUTBOX_MISUSED,
+        "use a connection of sqlite3 or PyMySQL",
+        Code.OUTBOX_MISUSED,
     )
 
 
@@ -151,8 +151,8 @@ def check_engine(connection: Connection, table: str) -> None:
         (engine,) = row.values() if isinstance(row, dict) else row
         raise NeedsOperator(
             f"the outbox {table} has the engine {engine}, which has no transactions",
-            hint=f"ALTER TABLE {table} ENGINE=InnoDB",
-            code=Code.ENGINE_WITHOUT_TRANSACTIONS,
+            f"ALTER TABLE {table} ENGINE=InnoDB",
+            Code.ENGINE_WITHOUT_TRANSACTIONS,
         )
 
 
@@ -212,7 +212,7 @@ def settle(
             found = _found(connection, table, key, start_ts)
             if found is None:
                 raise Retryable(
-                    f"the outbox row of {start_ts} came and went", code=Code.TRANSACTION_ROLLED_BACK
+                    f"the outbox row of {start_ts} came and went", Code.TRANSACTION_ROLLED_BACK
                 ) from None
         else:
             connection.commit()
@@ -248,8 +248,8 @@ def _found(connection: Connection, table: str, key: bytes, start_ts: int) -> int
     if found_start_ts != start_ts:
         raise Malformed(
             f"the outbox key {key!r} belongs to transaction {found_start_ts}, not {start_ts}",
-            hint="every transaction needs a key of its own; `pumpclient.outbox` sees to that",
-            code=Code.OUTBOX_MISUSED,
+            "every transaction needs a key of its own; `pumpclient.outbox` sees to that",
+            Code.OUTBOX_MISUSED,
         )
     return int(commit_ts)
 
@@ -268,9 +268,7 @@ def _of(connection: Connection, table: str) -> _Statements:
 def _statements(table: str, mysql: bool) -> _Statements:
     if not _TABLE_NAME.fullmatch(table):
         raise NeedsOperator(
-            f"no table can be called {table!r}",
-            hint="write name or schema.name",
-            code=Code.OUTBOX_MISUSED,
+            f"no table can be called {table!r}", "write name or schema.name", Code.OUTBOX_MISUSED
         )
     name = ".".join(f"`{part}`" for part in table.split("."))
     mark, key, number = ("%s", "VARBINARY(255)", "BIGINT") if mysql else ("?", "BLOB", "INTEGER")

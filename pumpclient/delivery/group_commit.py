@@ -170,7 +170,7 @@ class GroupWriter:
         ]
         pump = session.pumps.pick(start_ts[0], 0)
         if pump is None:
-            raise Retryable(str(session.pumps.missing()), code=Code.NO_PUMP)
+            raise Retryable(str(session.pumps.missing()), Code.NO_PUMP)
         self._journal.begin(pump.node_id, start_ts)
         _before_prewrites()
         size = sum(map(len, payloads))
@@ -215,11 +215,11 @@ class GroupWriter:
             raise
         if not self._may_commit():
             self._roll_back(flight)
-            raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
+            raise Retryable("another process has this source now", Code.SOURCE_TAKEN)
         if time.monotonic() > flight.start_s + self._session.options.commit_timeout_s:
             # After SIGSTOP, for example: the Pump may be rolling the transactions back one by one.
             self._roll_back(flight)
-            raise Retryable("this process did nothing for too long", code=Code.COMMIT_LATE)
+            raise Retryable("this process did nothing for too long", Code.COMMIT_LATE)
         self._journal.decide(flight.start_ts, commit_ts)
         _before_commits()
         self._commit(flight, commit_ts)
@@ -245,21 +245,19 @@ class GroupWriter:
         text = f"pump {pump.node_id}: {failure}"
         if failure.reason is Reason.INVALID:
             return Malformed(
-                text,
-                hint="nothing was written; change what the message names",
-                code=Code.PREWRITE_REFUSED,
+                text, "nothing was written; change what the message names", Code.PREWRITE_REFUSED
             )
         if failure.reason is Reason.CERTIFICATE:
             return NeedsOperator(
-                text, hint="correct the certificates, then start again", code=Code.PREWRITE_REFUSED
+                text, "correct the certificates, then start again", Code.PREWRITE_REFUSED
             )
         if failure.reason is Reason.CLUSTER_MISMATCH:
             return NeedsOperator(
                 text,
-                hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
-                code=Code.CLUSTER_MISMATCH,
+                "it belongs to another cluster: check its --etcd-urls, and this writer's",
+                Code.CLUSTER_MISMATCH,
             )
-        return Retryable(text, code=Code.PREWRITE_NOT_TAKEN)
+        return Retryable(text, Code.PREWRITE_NOT_TAKEN)
 
     def _commit(self, flight: _Flight, commit_ts: range) -> None:
         options = self._session.options
@@ -284,7 +282,7 @@ class GroupWriter:
                 raise Retryable(
                     f"pump {flight.pump.node_id} did not acknowledge {len(left)} Commits in"
                     f" {options.commit_timeout_s:g} s; it decides about them",
-                    code=Code.COMMIT_LATE,
+                    Code.COMMIT_LATE,
                 )
             if left:
                 flight.pump.wait_until_moved(host, options.commit_retry_s)
@@ -298,11 +296,11 @@ class GroupWriter:
         if any(failure is None for failure in failures[lost[0] :]):
             raise NeedsOperator(
                 f"{text}, and a later transaction of the source is committed",
-                hint="Drainers stop before the later one with PS-6015, which says how to go on; is"
+                "Drainers stop before the later one with PS-6015, which says how to go on; is"
                 " the Pumps' txn-timeout-s below 600?",
-                code=Code.COMMIT_ORDER_BROKEN,
+                Code.COMMIT_ORDER_BROKEN,
             )
-        raise Retryable(text, code=Code.PREWRITE_NOT_TAKEN)
+        raise Retryable(text, Code.PREWRITE_NOT_TAKEN)
 
     def _roll_back(self, flight: _Flight) -> None:
         for start_ts in reversed(flight.start_ts):

@@ -134,7 +134,7 @@ def bring_up_to_date(changes: ChangeSet, schemas: Schemas) -> None:
             raise Retryable(
                 f"table {each.table.schema_name}.{each.table.info.name} was dropped or"
                 " truncated since the transaction began",
-                code=Code.TRANSACTION_ROLLED_BACK,
+                Code.TRANSACTION_ROLLED_BACK,
             )
         if now is not each.table:
             carried[table_id] = now

@@ -92,7 +92,7 @@ class Prewriter:
                 raise Retryable(
                     f"no Pump took the Prewrite in {self._write_timeout_s:g} s and"
                     f" {tries.count} tries; the last error: {tries.last}",
-                    code=Code.PREWRITE_NOT_TAKEN,
+                    Code.PREWRITE_NOT_TAKEN,
                 )
             time.sleep(self._options.prewrite_retry_s)
         return pump
@@ -119,14 +119,14 @@ class Prewriter:
         elif failure.reason is Reason.INVALID:
             raise Malformed(
                 f"pump {pump.node_id} refuses a binlog of {len(prewrite)} bytes: {failure.message}",
-                hint="nothing was written; change what the message names",
-                code=Code.PREWRITE_REFUSED,
+                "nothing was written; change what the message names",
+                Code.PREWRITE_REFUSED,
             )
         elif failure.reason is Reason.CLUSTER_MISMATCH:
             raise NeedsOperator(
                 f"pump {pump.node_id}: {failure.message}",
-                hint="it belongs to another cluster: check its --etcd-urls, and this writer's",
-                code=Code.CLUSTER_MISMATCH,
+                "it belongs to another cluster: check its --etcd-urls, and this writer's",
+                Code.CLUSTER_MISMATCH,
             )
         return False
 
@@ -135,8 +135,8 @@ def _untrusted(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
     names = ", ".join(sorted(pump.node_id for pump in pumps))
     return NeedsOperator(
         f"no Pump takes the Prewrite: {names}; the last one: {last}",
-        hint="correct the certificates; what is not committed was rolled back",
-        code=Code.PREWRITE_REFUSED,
+        "correct the certificates; what is not committed was rolled back",
+        Code.PREWRITE_REFUSED,
     )
 
 
@@ -145,8 +145,8 @@ def _too_old(pumps: set[Pump], last: Failure | None) -> NeedsOperator:
     return NeedsOperator(
         f"no Pump that is online takes a transaction of this size: {names}; the last one says:"
         f" {last}",
-        hint="update the Pumps, or write smaller transactions",
-        code=Code.PREWRITE_REFUSED,
+        "update the Pumps, or write smaller transactions",
+        Code.PREWRITE_REFUSED,
     )
 
 
@@ -154,6 +154,6 @@ def _out_of_space(full: set[Pump], last: Failure | None) -> NeedsOperator:
     names = ", ".join(sorted(pump.node_id for pump in full))
     return NeedsOperator(
         f"every Pump that is online is out of space: {names}; the last one says: {last}",
-        hint="free disk space there, shorten gc, or start another Pump",
-        code=Code.PREWRITE_REFUSED,
+        "free disk space there, shorten gc, or start another Pump",
+        Code.PREWRITE_REFUSED,
     )

@@ -102,6 +102,4 @@ def selector_for(strategy: str) -> Selector:
     except KeyError:
         near = difflib.get_close_matches(strategy, _STRATEGIES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(_STRATEGIES)}"
-        raise NeedsOperator(
-            f"unknown strategy {strategy!r}", hint=hint, code=Code.SETTING_VALUE
-        ) from None
+        raise NeedsOperator(f"unknown strategy {strategy!r}", hint, Code.SETTING_VALUE) from None

@@ -85,7 +85,7 @@ class Session:
             # The Pump's resolver was quicker, so this is a verdict and not an unknown outcome.
             raise Retryable(
                 f"transaction {commit.start_ts} did not happen: pump {home.node_id}: {verdict}",
-                code=Code.TRANSACTION_ROLLED_BACK,
+                Code.TRANSACTION_ROLLED_BACK,
             ) from verdict
         finally:
             # Also after an interrupt: a decided transaction is delivered.

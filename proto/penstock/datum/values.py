@@ -55,7 +55,7 @@ _PADDING = bytes(_GROUP)
 def damaged(what: str) -> Malformed:
     """Return the error for bytes that violate the row format; the caller must raise it."""
     return Malformed(
-        what, hint="the bytes are damaged or not in TiDB's row format", code=Code.BINLOG_UNDECODABLE
+        what, "the bytes are damaged or not in TiDB's row format", Code.BINLOG_UNDECODABLE
     )
 
 

@@ -326,8 +326,8 @@ def _find(names: Mapping[str, object], name: str) -> str | None:
 def _unfit(job: DdlJob, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"DDL job {job.id} ({job.query[:80]!r}, version {job.schema_version}) does not fit: {why}",
-        hint="the DDL history is incomplete or was changed by hand: compare it with the tables",
-        code=Code.DDL_HISTORY,
+        "the DDL history is incomplete or was changed by hand: compare it with the tables",
+        Code.DDL_HISTORY,
     )
 
 

@@ -90,9 +90,7 @@ def known(charset: str) -> str:
     """Return the character set; raise `NeedsOperator` for an unknown name."""
     if charset not in _SETS:
         raise NeedsOperator(
-            f"character set {charset!r} is unknown",
-            hint="name a character set of MySQL",
-            code=Code.CHARSET,
+            f"character set {charset!r} is unknown", "name a character set of MySQL", Code.CHARSET
         )
     return charset
 
@@ -128,8 +126,8 @@ def resolve(given: CharsetClause, inherited: tuple[str, str]) -> tuple[str, str]
     if charset_of_collation(collate) not in (charset, _SAME.get(charset)):
         raise NeedsOperator(
             f"collation {collate!r} is not one of character set {charset!r}",
-            hint=f"use a collation whose name starts with {charset}",
-            code=Code.CHARSET,
+            f"use a collation whose name starts with {charset}",
+            Code.CHARSET,
         )
     return charset, collate
 
@@ -217,8 +215,8 @@ def collation_name(number: int, *, is_mariadb: bool = False) -> str:
             return "_".join(filter(None, parts))
     raise NeedsOperator(
         f"the server's collation {number} is unknown",
-        hint="convert the column to utf8mb4, or ask for a newer version of Penstock",
-        code=Code.CHARSET,
+        "convert the column to utf8mb4, or ask for a newer version of Penstock",
+        Code.CHARSET,
     )
 
 
@@ -363,7 +361,7 @@ def charset_named(name: str) -> Charset:
         table = (changes.get(n, _UNDEFINED if c == "\ufffd" else c) for n, c in enumerate(plain))
         return Charset(name, table="".join(table))
     raise NeedsOperator(
-        f"charset {name!r} is unknown", hint="convert the column to utf8mb4", code=Code.CHARSET
+        f"charset {name!r} is unknown", "convert the column to utf8mb4", Code.CHARSET
     )
 
 
@@ -384,6 +382,6 @@ def literal_in(charset: Charset, value: Value) -> str:
     except UnicodeDecodeError:
         raise NeedsOperator(
             f"0x{raw.hex()} is no text in character set {charset.name}",
-            hint="write it as a string, or as bytes that this character set has",
-            code=Code.CHARSET,
+            "write it as a string, or as bytes that this character set has",
+            Code.CHARSET,
         ) from None

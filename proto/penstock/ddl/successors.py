@@ -55,8 +55,8 @@ def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
         raise NeedsOperator(
             f"it is not known whether {', '.join(came)} of {after.name} goes on with the values of"
             f" {', '.join(gone)}: {job.query}",
-            hint="change the downstream by hand, then track this DDL",
-            code=Code.DDL_UNSUPPORTED,
+            "change the downstream by hand, then track this DDL",
+            Code.DDL_UNSUPPORTED,
         )
 
 

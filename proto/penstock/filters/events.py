@@ -263,8 +263,8 @@ class EventFilter:
             if key in seen:
                 raise NeedsOperator(
                     f"event rules {seen[key]} and {number} have the same patterns {place}",
-                    hint="make one rule of them",
-                    code=Code.FILTER_RULE,
+                    "make one rule of them",
+                    Code.FILTER_RULE,
                 )
             seen[key] = number
             self._rules.append(_compiled(rule, number, case_sensitive))
@@ -335,31 +335,27 @@ def _unknown(written: str) -> NeedsOperator:
     known = [*DML, *DDL, *_GROUPS, *_NONE]
     near = get_close_matches(written.lower(), known, 1)
     hint = f"did you mean {near[0]!r}?" if near else "use insert, update, delete, all ddl, …"
-    return NeedsOperator(
-        f"unknown event {written!r} in a filter rule", hint=hint, code=Code.FILTER_RULE
-    )
+    return NeedsOperator(f"unknown event {written!r} in a filter rule", hint, Code.FILTER_RULE)
 
 
 def _compiled(rule: EventRule, number: int, case_sensitive: bool) -> _Rule:
     if not rule.schema_pattern:
         raise NeedsOperator(
-            f"event rule {number} has no schema-pattern",
-            hint="use * for every schema",
-            code=Code.FILTER_RULE,
+            f"event rule {number} has no schema-pattern", "use * for every schema", Code.FILTER_RULE
         )
     actions = {each.value.lower(): each for each in Decision if each is not Decision.MIXED}
     action = actions.get(rule.action.lower())
     if action is None:
         raise NeedsOperator(
             f"event rule {number} has the action {rule.action!r}",
-            hint="use Do, Ignore or Error",
-            code=Code.FILTER_RULE,
+            "use Do, Ignore or Error",
+            Code.FILTER_RULE,
         )
     if not rule.events and not rule.sql_pattern:
         raise NeedsOperator(
             f"event rule {number} has neither events nor a sql-pattern",
-            hint="it would do nothing",
-            code=Code.FILTER_RULE,
+            "it would do nothing",
+            Code.FILTER_RULE,
         )
     patterns = [regex(each, case_sensitive=False).pattern for each in rule.sql_pattern]
     joined = "|".join(f"(?:{each})" for each in patterns)

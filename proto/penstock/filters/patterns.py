@@ -51,8 +51,8 @@ def regex(pattern: str, *, case_sensitive: bool) -> re.Pattern[str]:
     except re.error as error:
         raise NeedsOperator(
             f"{pattern!r} is no regular expression: {error}",
-            hint="correct the filter rule",
-            code=Code.FILTER_RULE,
+            "correct the filter rule",
+            Code.FILTER_RULE,
         ) from error
 
 
@@ -103,6 +103,4 @@ def _class(pattern: str, inside: bytes) -> bytes:
 
 
 def _bad(pattern: str, why: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(
-        f"the pattern {pattern!r} cannot be: {why}", hint=hint, code=Code.FILTER_RULE
-    )
+    return NeedsOperator(f"the pattern {pattern!r} cannot be: {why}", hint, Code.FILTER_RULE)

@@ -56,25 +56,25 @@ def extractions(rule: RouteRule, label: str, source_id: str) -> tuple[Extraction
         if not pattern or not column:
             raise NeedsOperator(
                 f"{key} needs a {origin}-regexp and a target-column",
-                hint="set them both",
-                code=Code.FILTER_RULE,
+                "set them both",
+                Code.FILTER_RULE,
             )
         compiled = regex(pattern, case_sensitive=True)
         if not compiled.groups:
             raise NeedsOperator(
                 f"{key}: {pattern!r} has no group, so nothing is extracted",
-                hint="put parentheses around what the column is to hold, as in (.*)",
-                code=Code.FILTER_RULE,
+                "put parentheses around what the column is to hold, as in (.*)",
+                Code.FILTER_RULE,
             )
         if origin == "source" and not source_id:
             raise NeedsOperator(
-                f"{key}: this upstream has no name", hint="set source-id", code=Code.FILTER_RULE
+                f"{key}: this upstream has no name", "set source-id", Code.FILTER_RULE
             )
         if column.lower() in (each.column.lower() for each in made):
             raise NeedsOperator(
                 f"{key}: column {column!r} is extracted twice",
-                hint="name another column",
-                code=Code.FILTER_RULE,
+                "name another column",
+                Code.FILTER_RULE,
             )
         made.append(Extraction(column, origin, compiled))
     return tuple(made)
@@ -111,16 +111,16 @@ class Router:
             if rule.target_schema.lower() in kept:
                 raise NeedsOperator(
                     f"{route.label} leads into {rule.target_schema!r}",
-                    hint="that schema belongs to the server or to the Drainer itself",
-                    code=Code.FILTER_RULE,
+                    "that schema belongs to the server or to the Drainer itself",
+                    Code.FILTER_RULE,
                 )
             place = (rule.schema_pattern, rule.table_pattern)
             key = place if case_sensitive else (place[0].lower(), place[1].lower())
             if key in seen:
                 raise NeedsOperator(
                     f"{seen[key]} and {route.label} have the same patterns",
-                    hint="remove one",
-                    code=Code.ROUTE_CONFLICT,
+                    "remove one",
+                    Code.ROUTE_CONFLICT,
                 )
             seen[key] = route.label
             self._routes.append(route)
@@ -156,9 +156,9 @@ class Router:
             raise NeedsOperator(
                 f"{one} and {other} become {' and '.join('.'.join(p) for p in sorted(places))},"
                 " which differ in letter case only",
-                hint="name the table that both lead to by target-table in their routes, or route"
+                "name the table that both lead to by target-table in their routes, or route"
                 " one of them to another name",
-                code=Code.ROUTE_CONFLICT,
+                Code.ROUTE_CONFLICT,
             )
         routes = [self._matching(*name) for name in names]
         if len(set(routes)) > 1 and not all(route and route.target_table for route in routes):
@@ -169,10 +169,10 @@ class Router:
             raise NeedsOperator(
                 f"{one} and {other} both become {'.'.join(places.pop())}, and no route names that"
                 f" table for {unnamed}",
-                hint=f"to merge them, write a route with that target-schema and target-table for"
+                f"to merge them, write a route with that target-schema and target-table for"
                 f" {unnamed}; otherwise route one of them to another name, or leave it out by a"
                 " filter",
-                code=Code.FILTER_RULE,
+                Code.FILTER_RULE,
             )
 
     def extracted(self, schema: str, table: str) -> Constants:
@@ -196,8 +196,8 @@ class Router:
             place = f"{schema}.{table}" if table else schema
             raise NeedsOperator(
                 f"{' and '.join(r.label for r in level)} both match {place}",
-                hint="make their patterns tell the tables apart",
-                code=Code.ROUTE_CONFLICT,
+                "make their patterns tell the tables apart",
+                Code.ROUTE_CONFLICT,
             )
         return level[0] if level else None
 
@@ -206,15 +206,13 @@ def _compiled(rule: RouteRule, number: int, case_sensitive: bool, source_id: str
     label = f"route {number} ({rule.schema_pattern!r}, {rule.table_pattern!r})"
     if not rule.schema_pattern or not rule.target_schema:
         raise NeedsOperator(
-            f"{label} needs a schema-pattern and a target-schema",
-            hint="set them both",
-            code=Code.FILTER_RULE,
+            f"{label} needs a schema-pattern and a target-schema", "set them both", Code.FILTER_RULE
         )
     if rule.target_table and not rule.table_pattern:
         raise NeedsOperator(
             f"{label} has a target-table and no table-pattern",
-            hint="use the table-pattern * to merge all tables of a schema into one",
-            code=Code.FILTER_RULE,
+            "use the table-pattern * to merge all tables of a schema into one",
+            Code.FILTER_RULE,
         )
 
     def compiled(pattern: str) -> Matches:

@@ -39,21 +39,19 @@ class RowFilter:
             if not all(place):
                 raise NeedsOperator(
                     f"an expression filter is for {name!r}",
-                    hint="give it a schema and a table",
-                    code=Code.FILTER_RULE,
+                    "give it a schema and a table",
+                    Code.FILTER_RULE,
                 )
             if place in self._rules:
                 raise NeedsOperator(
-                    f"{name} has two expression filters",
-                    hint="make one of them",
-                    code=Code.FILTER_RULE,
+                    f"{name} has two expression filters", "make one of them", Code.FILTER_RULE
                 )
             given = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
             if not given:
                 raise NeedsOperator(
                     f"the expression filter of {name} is empty",
-                    hint="give it an expression",
-                    code=Code.FILTER_RULE,
+                    "give it an expression",
+                    Code.FILTER_RULE,
                 )
             for text in given:
                 check_expression(text)

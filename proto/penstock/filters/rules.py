@@ -122,10 +122,10 @@ class Rules:
             if decision is Decision.MIXED:
                 raise NeedsOperator(
                     f"event rules take only some of what {change.job.query!r} does",
-                    hint="execute by hand what shall happen downstream, and let this DDL be"
+                    "execute by hand what shall happen downstream, and let this DDL be"
                     " tracked only (ignore-txn-commit-ts);"
                     " upstream, write one operation in each statement",
-                    code=Code.FILTER_STOPS,
+                    Code.FILTER_STOPS,
                 )
             if decision is not Decision.DO:
                 passed.discard(place)
@@ -133,9 +133,9 @@ class Rules:
             kept = ", ".join(sorted(".".join(filter(None, place)) for place in passed))
             raise NeedsOperator(
                 f"{change.job.query!r} concerns {kept}, and other tables that filters leave out",
-                hint="execute the replicated part by hand downstream, and let this DDL be tracked"
+                "execute the replicated part by hand downstream, and let this DDL be tracked"
                 " only (ignore-txn-commit-ts)",
-                code=Code.FILTER_STOPS,
+                Code.FILTER_STOPS,
             )
         return bool(passed)
 
@@ -182,6 +182,6 @@ class _Asked:
 def _refused(what: str) -> NeedsOperator:
     return NeedsOperator(
         f"{what} meet an event rule that says Error",
-        hint="decide what shall happen, change the rule, and start again",
-        code=Code.FILTER_STOPS,
+        "decide what shall happen, change the rule, and start again",
+        Code.FILTER_STOPS,
     )

@@ -56,8 +56,8 @@ def routed_table(schema: str, name: str, table: TableInfo, constants: Constants 
         if table.column(column) is not None:
             raise NeedsOperator(
                 f"a route adds the column {column!r} to rows of {table.name!r}, which has one",
-                hint="extract into a column of another name",
-                code=Code.ROUTE_CONFLICT,
+                "extract into a column of another name",
+                Code.ROUTE_CONFLICT,
             )
     indexes = tuple(replace(i, id=stable_id("index", i.name)) for i in table.indexes)
     return replace(
@@ -181,7 +181,7 @@ def _is_demanding(column: ColumnInfo) -> bool:
 def _unfit(name: str, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"several tables are replicated into {name}, and {why}",
-        hint="change the downstream's table by hand so that rows of all sources fit, and let"
+        "change the downstream's table by hand so that rows of all sources fit, and let"
         " this DDL be tracked only (ignore-txn-commit-ts)",
-        code=Code.ROUTE_CONFLICT,
+        Code.ROUTE_CONFLICT,
     )

@@ -107,9 +107,7 @@ def _names(patterns: Iterable[str], compiled: Callable[[str], Matches], key: str
     out = []
     for pattern in patterns:
         if not pattern or pattern == "~":
-            raise NeedsOperator(
-                f"{key} has an empty pattern", hint="leave it out", code=Code.FILTER_RULE
-            )
+            raise NeedsOperator(f"{key} has an empty pattern", "leave it out", Code.FILTER_RULE)
         out.append(compiled(pattern))
     return out
 

@@ -52,14 +52,10 @@ def decode_binlog(data: bytes) -> Binlog:
         message = pb.Binlog.FromString(data)
     except DecodeError as error:
         raise Malformed(
-            f"undecodable binlog of {len(data)} bytes: {error}",
-            hint=_HINT,
-            code=Code.BINLOG_UNDECODABLE,
+            f"undecodable binlog of {len(data)} bytes: {error}", _HINT, Code.BINLOG_UNDECODABLE
         ) from error
     if message.tp > BinlogType.ROLLBACK:
-        raise Malformed(
-            f"binlog of the obsolete type {message.tp}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
-        )
+        raise Malformed(f"binlog of the obsolete type {message.tp}", _HINT, Code.BINLOG_UNDECODABLE)
     return Binlog(
         tp=BinlogType(message.tp),
         start_ts=message.start_ts,
@@ -78,9 +74,7 @@ def decode_origin(data: bytes) -> Origin:
     try:
         return origin_of(pb.Origin.FromString(data))
     except DecodeError as error:
-        raise Malformed(
-            f"undecodable origin: {error}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
-        ) from error
+        raise Malformed(f"undecodable origin: {error}", _HINT, Code.BINLOG_UNDECODABLE) from error
 
 
 def origin_of(message: pb.Origin) -> Origin:
@@ -129,7 +123,7 @@ def decode_prewrite_value(data: bytes) -> PrewriteValue:
         message = pb.PrewriteValue.FromString(data)
     except DecodeError as error:
         raise Malformed(
-            f"undecodable row changes: {error}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
+            f"undecodable row changes: {error}", _HINT, Code.BINLOG_UNDECODABLE
         ) from error
     return PrewriteValue(
         schema_version=message.schema_version,
@@ -153,8 +147,8 @@ def _mutation(message: pb.TableMutation) -> TableMutation:
     except ValueError as error:
         raise Malformed(
             f"obsolete row change in table {message.table_id}: {error}",
-            hint=_HINT,
-            code=Code.BINLOG_UNDECODABLE,
+            _HINT,
+            Code.BINLOG_UNDECODABLE,
         ) from error
     mutation = TableMutation(
         table_id=message.table_id,
@@ -169,7 +163,7 @@ def _mutation(message: pb.TableMutation) -> TableMutation:
         raise Malformed(
             f"table {message.table_id}: the sequence has {listed} inserts, updates and deletes,"
             f" the lists hold {counts}",
-            hint=_HINT,
-            code=Code.BINLOG_UNDECODABLE,
+            _HINT,
+            Code.BINLOG_UNDECODABLE,
         )
     return mutation

@@ -112,8 +112,8 @@ def scan(
 def malformed(at: int, what: str) -> Malformed:
     return Malformed(
         f"undecodable binlog, {what} at its byte {at}",
-        hint="the writer, the Pumps and the Drainer must speak the same binlog.proto",
-        code=Code.BINLOG_UNDECODABLE,
+        "the writer, the Pumps and the Drainer must speak the same binlog.proto",
+        Code.BINLOG_UNDECODABLE,
     )
 
 

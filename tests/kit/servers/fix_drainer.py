@@ -79,13 +79,6 @@ class DrainerProcess(NodeProcess):
             return reply
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that runs a Drainer: it brings Spark with it."""
-    for item in items:
-        if "drainer_factory" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-
-
 @pytest.fixture
 def drainer_factory(tmp_path: Path) -> Iterator[DrainerFactory]:
     """Start Drainers: `drainer_factory(etcd_url, sink_url, **settings) -> DrainerProcess`.

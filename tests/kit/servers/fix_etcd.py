@@ -12,15 +12,6 @@ from penstock.cluster.etcd import connect
 from penstock.pb.etcd import rpc_pb2
 from penstock_local.etcd import EtcdCluster, EtcdServer
 
-_FIXTURES = {"etcd_server", "etcd", "fresh_etcd", "etcd_cluster"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses one of our fixtures."""
-    for item in items:
-        if _FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.etcd)
-
 
 @pytest.fixture(scope="session")
 def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:

@@ -13,15 +13,6 @@ import pytest
 
 from penstock_local.kafka import KafkaServer
 
-_FIXTURES = {"kafka_server", "kafka", "fresh_kafka"}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _FIXTURES & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.kafka)
-            item.add_marker(pytest.mark.slow)
-
 
 def _running(server: KafkaServer) -> Iterator[KafkaServer]:
     server.install()

@@ -21,13 +21,6 @@ from penstock_local.sql_server import SqlProcess
 _SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        names = getattr(item, "fixturenames", ())
-        if {"mariadb_server", "mariadb", "mariadb_binlog"} & set(names):
-            item.add_marker(pytest.mark.mariadb)
-
-
 class MariadbServer(local.MariadbServer):
     """The local server, with what tests ask of one."""
 

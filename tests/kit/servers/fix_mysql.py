@@ -33,15 +33,6 @@ from tests.kit.servers.binlog_server import (
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        names = set(getattr(item, "fixturenames", ()))
-        if {"mysql_server", "mysql"} & names:
-            item.add_marker(pytest.mark.mysql)
-        if {"mariadb_new_server", "mariadb_new"} & names:
-            item.add_marker(pytest.mark.mariadb)
-
-
 def _running(server: SqlServer) -> Iterator[SqlServer]:
     server.start()
     yield server

@@ -20,14 +20,6 @@ import pytest
 from drainer.spark.jvm import use_java
 from penstock_local.process import free_port
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the cluster."""
-    for item in items:
-        if "spark_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-
-
 _HOSTS = ("127.0.0.1", "127.0.0.2")
 
 

@@ -25,14 +25,6 @@ PARTITIONED = "parted"
 """A schema that the Drainer into SQLite leaves out: no DDL on partitions can be followed there."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of a TiDB. Each file's servers are as much as a machine bears at a time."""
-    for item in items:
-        if "tidb_rig" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.tidb)
-            item.add_marker(pytest.mark.alone)
-
-
 class TidbRig:
     """All of it, from TiDB to the downstreams; `start` in the order of dependence."""
 

@@ -17,12 +17,6 @@ TXN_BYTES_MAX = 30 << 20
 """The bound of its transactions. Without one that is set, a TiDB of today has its memory only."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if {"tidb_server", "tidb"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.tidb)
-
-
 @pytest.fixture(scope="session")
 def tidb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidbServer]:
     """One TiDB for the session."""

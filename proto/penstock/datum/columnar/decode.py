@@ -165,8 +165,8 @@ def decode_keys(
             # A key of NULLs would make all rows equal.
             raise Malformed(
                 f"key column {table.columns[position].name!r} of {table.name!r} is not in its rows",
-                hint="use a primary key of columns that are stored",
-                code=Code.TABLE_KEY,
+                "use a primary key of columns that are stored",
+                Code.TABLE_KEY,
             )
     images = _Batch(plan, kind, rows, positions, keys_only=True).decode()
     return images.before, images.after
@@ -359,7 +359,7 @@ def _checked(rows: pa.Array | pa.ChunkedArray) -> pa.Array:
     if rows.type not in (pa.binary(), pa.large_binary()) or rows.null_count:
         raise Malformed(
             f"rows come as {rows.type} with {rows.null_count} NULLs",
-            hint="hand over a binary array with the bytes of a row in every place",
-            code=Code.BINLOG_UNDECODABLE,
+            "hand over a binary array with the bytes of a row in every place",
+            Code.BINLOG_UNDECODABLE,
         )
     return rows

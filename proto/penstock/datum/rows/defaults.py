@@ -28,9 +28,9 @@ def missing_datum(column: ColumnInfo) -> bytes | None:
         raise NeedsOperator(
             f"column {column.name!r}: older rows have the value of an expression,"
             " which only a MySQL or MariaDB downstream computes",
-            hint="replace the statement: add the column without a default, fill the rows, then set"
+            "replace the statement: add the column without a default, fill the rows, then set"
             " the default",
-            code=Code.DDL_DEFAULT,
+            Code.DDL_DEFAULT,
         )
     if column.origin_default is not None:
         return fields.compile_field(column).encode(_parsed(column, column.origin_default))
@@ -90,8 +90,8 @@ def _parse_bits(column: ColumnInfo, text: str) -> int:
 def _bad_default(column: ColumnInfo, text: str) -> Malformed:
     return Malformed(
         f"the default {text!r} of column {column.name!r} is not a {column.sql_type}",
-        hint="set a literal as the column's default",
-        code=Code.DDL_DEFAULT,
+        "set a literal as the column's default",
+        Code.DDL_DEFAULT,
     )
 
 

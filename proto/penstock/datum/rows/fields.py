@@ -285,8 +285,8 @@ def refused(column: ColumnInfo, value: object, why: str) -> Malformed:
         shown = shown[:77] + "..."
     return Malformed(
         f"column {column.name!r} ({column.sql_type}) does not take {shown}: {why}",
-        hint="give a value that fits the column, or change the column",
-        code=Code.ROW_REFUSED,
+        "give a value that fits the column, or change the column",
+        Code.ROW_REFUSED,
     )
 
 
@@ -315,8 +315,8 @@ def compile_field(column: ColumnInfo) -> Field:
             return build(column)
     raise Malformed(
         f"column {column.name!r} has type {column.sql_type}, which rows cannot hold",
-        hint="leave the table out, or change the column's type",
-        code=Code.DDL_UNSUPPORTED,
+        "leave the table out, or change the column's type",
+        Code.DDL_UNSUPPORTED,
     )
 
 

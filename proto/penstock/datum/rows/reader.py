@@ -235,9 +235,7 @@ class RowReader:
 
     def _in_table(self, problem: Malformed) -> Malformed:
         return Malformed(
-            f"table {self._table.name!r}: {problem.problem}",
-            hint=problem.hint,
-            code=Code.BINLOG_UNDECODABLE,
+            f"table {self._table.name!r}: {problem.problem}", problem.hint, Code.BINLOG_UNDECODABLE
         )
 
     def _read_handle(self, data: bytes) -> tuple[dict[int, object], int]:

@@ -113,8 +113,8 @@ class RowCodec:
         if len(row) != self._width:
             raise Malformed(
                 f"table {self.table.name!r}: a row has {len(row)} values for {self._width} columns",
-                hint="give one value per column of the table's current version",
-                code=Code.ROW_REFUSED,
+                "give one value per column of the table's current version",
+                Code.ROW_REFUSED,
             )
 
 

@@ -66,15 +66,13 @@ class Cursor:
         what = f", {wanted} is missing" if wanted else ""
         raise NeedsOperator(
             f"cannot read the DDL near {near!r}{what}",
-            hint="check the statement; the docstring of penstock.ddl says what can be followed",
-            code=Code.DDL_UNREADABLE,
+            "check the statement; the docstring of penstock.ddl says what can be followed",
+            Code.DDL_UNREADABLE,
         )
 
     def refuse(self, what: str, hint: str) -> NoReturn:
         """Raise NeedsOperator for syntax that is understood but not supported."""
-        raise NeedsOperator(
-            f"Penstock does not support {what}", hint=hint, code=Code.DDL_UNSUPPORTED
-        )
+        raise NeedsOperator(f"Penstock does not support {what}", hint, Code.DDL_UNSUPPORTED)
 
     def is_word(self, *words: str) -> bool:
         return all(self.peek(i).upper == word for i, word in enumerate(words))
@@ -123,8 +121,8 @@ class Cursor:
         if not token.text or len(token.text) > NAME_CHARS_MAX or is_padded:
             raise NeedsOperator(
                 f"{token.text!r} is no valid name",
-                hint=f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",
-                code=Code.DDL_DEFINITION,
+                f"names have 1 to {NAME_CHARS_MAX} characters and no space at the end",
+                Code.DDL_DEFINITION,
             )
         self.at += 1
         return token.text
@@ -421,7 +419,7 @@ def _ascii_digits(cur: Cursor) -> str:
         written = cur.source.text[start : cur.last_end]
         raise NeedsOperator(
             f"the bytes of {written}, which its character set gives a meaning, are not known",
-            hint="write it without the character set, or in hexadecimal",
-            code=Code.CHARSET,
+            "write it without the character set, or in hexadecimal",
+            Code.CHARSET,
         )
     return text.encode().hex()

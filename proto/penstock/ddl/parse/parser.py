@@ -94,9 +94,7 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
             break
         statements.append(_statement(cur))
     if not statements:
-        raise NeedsOperator(
-            "the DDL is empty", hint="give at least one statement", code=Code.DDL_UNREADABLE
-        )
+        raise NeedsOperator("the DDL is empty", "give at least one statement", Code.DDL_UNREADABLE)
     return source, statements
 
 
@@ -109,8 +107,8 @@ def _statement(cur: Cursor) -> Statement:
     if reader is None:
         raise NeedsOperator(
             f"{verb or 'this'} starts no DDL that Penstock can follow",
-            hint="schema changes are CREATE, ALTER, DROP, TRUNCATE and RENAME",
-            code=Code.DDL_UNREADABLE,
+            "schema changes are CREATE, ALTER, DROP, TRUNCATE and RENAME",
+            Code.DDL_UNREADABLE,
         )
     found = reader(cur)
     if not cur.at_end():

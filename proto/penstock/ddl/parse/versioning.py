@@ -205,7 +205,7 @@ def _is_of_history(table: TableInfo, operation: Operation) -> bool:
     if isinstance(operation, Partitions) and operation.type in _MOVES_ROWS:
         raise NeedsOperator(
             f"table {table.name!r}: it is partitioned by SYSTEM_TIME there, not here",
-            hint="skip the statement if it touches no partition of current rows",
-            code=Code.DDL_UNSUPPORTED,
+            "skip the statement if it touches no partition of current rows",
+            Code.DDL_UNSUPPORTED,
         )
     return isinstance(operation, Partitions) or operation == PartitionBy(())

@@ -35,8 +35,8 @@ def check_view(select: str, schema: str) -> None:
         if not table.schema:
             raise NeedsOperator(
                 f"a view in {schema!r} names table {table.name!r} without its database",
-                hint=_HINT,
-                code=Code.DDL_UNSUPPORTED,
+                _HINT,
+                Code.DDL_UNSUPPORTED,
             )
 
 
@@ -66,8 +66,8 @@ def _alias(table: ReadTable, start: int, schema: str) -> Edit:
     if table.is_dated:
         raise NeedsOperator(
             f"a view in {schema!r} reads {table.name!r} FOR SYSTEM_TIME, under another name here",
-            hint="give the table an alias in the view",
-            code=Code.DDL_UNSUPPORTED,
+            "give the table an alias in the view",
+            Code.DDL_UNSUPPORTED,
         )
     at = start + table.alias_at
     return Edit(at, at, f" AS {quote_name(table.name)}")
@@ -79,8 +79,8 @@ def _check_distinct(names: Sequence[tuple[str, str]], schema: str) -> None:
         if plain.setdefault(name[1].lower(), name) != name:
             raise NeedsOperator(
                 f"a view in {schema!r} reads two tables called {name[1]!r}",
-                hint="give both an alias in the view",
-                code=Code.DDL_UNSUPPORTED,
+                "give both an alias in the view",
+                Code.DDL_UNSUPPORTED,
             )
 
 
@@ -348,6 +348,6 @@ class TableScan:
         near = self._token(at).text[:40]
         return NeedsOperator(
             f"the tables of a view are unclear near {near!r}",
-            hint="create the view downstream by hand, then leave this statement out",
-            code=Code.DDL_UNSUPPORTED,
+            "create the view downstream by hand, then leave this statement out",
+            Code.DDL_UNSUPPORTED,
         )

@@ -97,9 +97,7 @@ def plan_alter(
     renames = [o.ref for o in operations if isinstance(o, RenameTo)]
     if len(renames) > 1:
         raise NeedsOperator(
-            f"table {before.name!r} is renamed twice",
-            hint="rename it once",
-            code=Code.DDL_DEFINITION,
+            f"table {before.name!r} is renamed twice", "rename it once", Code.DDL_DEFINITION
         )
     table, unnamed = altered(before, operations, schema, context)
     edits = [edit for o in operations for edit in _edits(o, table)]
@@ -177,8 +175,8 @@ def check_alike(table: TableInfo, other: TableInfo) -> None:
     if table.id == other.id or ours != theirs:
         raise NeedsOperator(
             f"tables {table.name!r} and {other.name!r} have different columns",
-            hint="EXCHANGE PARTITION needs two tables of the same definition",
-            code=Code.DDL_DEFINITION,
+            "EXCHANGE PARTITION needs two tables of the same definition",
+            Code.DDL_DEFINITION,
         )
 
 

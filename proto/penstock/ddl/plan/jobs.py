@@ -61,9 +61,7 @@ class Jobs:
         wanted = name or self.default_schema
         if wanted is None:
             raise NeedsOperator(
-                "no database is chosen",
-                hint="write the table as schema.table",
-                code=Code.DDL_OBJECT,
+                "no database is chosen", "write the table as schema.table", Code.DDL_OBJECT
             )
         return wanted
 
@@ -73,9 +71,7 @@ class Jobs:
         found = self.catalog.schema(wanted)
         if found is None:
             raise NeedsOperator(
-                f"database {wanted!r} does not exist",
-                hint="create it first",
-                code=Code.DDL_OBJECT,
+                f"database {wanted!r} does not exist", "create it first", Code.DDL_OBJECT
             )
         return found
 
@@ -88,9 +84,7 @@ class Jobs:
         table = self.catalog.table(schema.name, ref.name)
         if table is None:
             raise NeedsOperator(
-                f"table {schema.name}.{ref.name} does not exist",
-                hint="check the name",
-                code=Code.DDL_OBJECT,
+                f"table {schema.name}.{ref.name} does not exist", "check the name", Code.DDL_OBJECT
             )
         return schema, table
 
@@ -101,8 +95,8 @@ class Jobs:
             kind = table.kind.lower()
             raise NeedsOperator(
                 f"{schema.name}.{table.name} is a {kind}",
-                hint=f"name a table, or a {kind} verb",
-                code=Code.DDL_OBJECT,
+                f"name a table, or a {kind} verb",
+                Code.DDL_OBJECT,
             )
         return schema, table
 
@@ -117,8 +111,8 @@ class Jobs:
         elif found.id != unless_id:
             raise NeedsOperator(
                 f"table {schema.name}.{found.name} exists",
-                hint="drop it or choose another name",
-                code=Code.DDL_OBJECT,
+                "drop it or choose another name",
+                Code.DDL_OBJECT,
             )
 
     def text(self, statement: Statement, *edits: Edit) -> str:

@@ -37,8 +37,8 @@ def check_new_names(source: Source, catalog: Catalog) -> None:
             raise NeedsOperator(
                 f"the name {token.text!r} has the character U+{ord(unfit[0]):04X}, which MySQL and"
                 " MariaDB do not allow in names",
-                hint="use characters from U+0001 to U+FFFF",
-                code=Code.DDL_DEFINITION,
+                "use characters from U+0001 to U+FFFF",
+                Code.DDL_DEFINITION,
             )
 
 
@@ -50,9 +50,9 @@ def check_file_name(name: str) -> None:
     if size > _FILE_BYTES_MAX or name.lower().startswith(_RAW_FILE):
         raise NeedsOperator(
             f"MySQL and MariaDB have no file for the name {name!r}: its file name has {size} bytes",
-            hint=f"choose a name whose file name has at most {_FILE_BYTES_MAX} bytes (each letter,"
+            f"choose a name whose file name has at most {_FILE_BYTES_MAX} bytes (each letter,"
             f" digit and _ of ASCII 1, most other characters 5) and that is not {_RAW_FILE}…",
-            code=Code.DDL_DEFINITION,
+            Code.DDL_DEFINITION,
         )
 
 

@@ -142,9 +142,7 @@ class _Plan(Jobs):
             if statement.if_not_exists:
                 return
             raise NeedsOperator(
-                f"database {statement.name!r} exists",
-                hint="choose another name",
-                code=Code.DDL_OBJECT,
+                f"database {statement.name!r} exists", "choose another name", Code.DDL_OBJECT
             )
         check_file_name(statement.name)
         charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
@@ -242,9 +240,7 @@ class _Plan(Jobs):
                 if statement.if_exists:
                     continue
                 raise NeedsOperator(
-                    f"{kind.lower()} {ref.name!r} does not exist",
-                    hint="check the name",
-                    code=Code.DDL_OBJECT,
+                    f"{kind.lower()} {ref.name!r} does not exist", "check the name", Code.DDL_OBJECT
                 )
             dropped[found.id] = schema.name, found
         if dropped:
@@ -316,9 +312,7 @@ class _Plan(Jobs):
         target = self.schema(new.schema)
         if before.is_view and target.name != schema.name:
             raise NeedsOperator(
-                "a view cannot change its database",
-                hint="create it again there",
-                code=Code.DDL_OBJECT,
+                "a view cannot change its database", "create it again there", Code.DDL_OBJECT
             )
         self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
         self.emit_table(DdlType.RENAME_TABLE, target, _renamed(before, new.name), "")
@@ -407,9 +401,7 @@ def _alter(jobs: Jobs, statement: AlterSequence) -> None:
         if statement.if_exists:
             return
         raise NeedsOperator(
-            f"sequence {statement.ref.name!r} does not exist",
-            hint="check the name",
-            code=Code.DDL_OBJECT,
+            f"sequence {statement.ref.name!r} does not exist", "check the name", Code.DDL_OBJECT
         )
     query = jobs.text(statement, named(statement.ref, owner, found.name, owner))
     jobs.emit_table(DdlType.ALTER_SEQUENCE, owner, found, query)

@@ -311,8 +311,8 @@ def _unclear() -> NeedsOperator:
     return NeedsOperator(
         "DEFAULT stands for a collation that its session chose, of a character set that is not"
         " written",
-        hint="replace the statement by one that names the collation",
-        code=Code.CHARSET,
+        "replace the statement by one that names the collation",
+        Code.CHARSET,
     )
 
 

@@ -61,8 +61,8 @@ def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, .
     if owner is None:
         raise NeedsOperator(
             f"table {ref.name!r} has no database",
-            hint="write the table as schema.table",
-            code=Code.DDL_OBJECT,
+            "write the table as schema.table",
+            Code.DDL_OBJECT,
         )
     if not ref.name:
         return (mapping(owner, "")[0],)

@@ -126,7 +126,7 @@ def _unreadable(sql: str, at: int, group: str) -> NeedsOperator:
         problem, hint = "a comment for MariaDB only", "write the clause without the comment marks"
     else:
         problem, hint = "a quote or comment that never ends", "close it"
-    return NeedsOperator(f"DDL holds {problem} near {near!r}", hint=hint, code=Code.DDL_UNREADABLE)
+    return NeedsOperator(f"DDL holds {problem} near {near!r}", hint, Code.DDL_UNREADABLE)
 
 
 def _meaning(kind: Kind, piece: str) -> str:

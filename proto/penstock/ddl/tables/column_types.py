@@ -93,7 +93,7 @@ Shape = tuple[MysqlType, int, int]
 
 
 def refuse(column: ColumnDef, problem: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(f"column {column.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION)
+    return NeedsOperator(f"column {column.name!r}: {problem}", hint, Code.DDL_DEFINITION)
 
 
 def shape_of(column: ColumnDef, charset: str) -> Shape:
@@ -228,7 +228,7 @@ def large_type(size_bytes: int) -> tuple[MysqlType, int]:
         if size_bytes <= flen:
             return tp, flen
     raise NeedsOperator(
-        "a TEXT or BLOB above 4 GiB", hint="choose a smaller length", code=Code.DDL_DEFINITION
+        "a TEXT or BLOB above 4 GiB", "choose a smaller length", Code.DDL_DEFINITION
     )
 
 
@@ -340,9 +340,7 @@ def _charset(spec: TypeSpec, inherited: tuple[str, str]) -> tuple[str, str]:
     if not _is_text(spec):
         if spec.charset.charset not in (None, "binary"):
             raise NeedsOperator(
-                f"{spec.name} takes no character set",
-                hint="leave CHARACTER SET out",
-                code=Code.CHARSET,
+                f"{spec.name} takes no character set", "leave CHARACTER SET out", Code.CHARSET
             )
         return "binary", "binary"
     charset, collate = resolve(spec.charset, inherited)

@@ -220,8 +220,8 @@ def _shifted(column: ColumnInfo, text: str, context: DdlContext) -> str:
         raise NeedsOperator(
             f"column {column.name!r}: which time {text!r} is in time zone {context.time_zone!r}"
             " is not known here",
-            hint="replace the statement by one whose literal is in UTC",
-            code=Code.DDL_DEFAULT,
+            "replace the statement by one whose literal is in UTC",
+            Code.DDL_DEFAULT,
         )
     shown = early.strftime("%Y-%m-%d %H:%M:%S.%f")
     return shown[: len(text)]
@@ -244,8 +244,8 @@ def origin_of(column: ColumnInfo) -> str | None:
     if ColumnFlag.AUTO_INCREMENT in column.flag:
         raise NeedsOperator(
             f"column {column.name!r}: the numbers that older rows get cannot be known",
-            hint="add a plain column, fill it, then make it AUTO_INCREMENT",
-            code=Code.DDL_DEFAULT,
+            "add a plain column, fill it, then make it AUTO_INCREMENT",
+            Code.DDL_DEFAULT,
         )
     if column.default is not None or not column.is_not_null:
         return column.default
@@ -276,8 +276,8 @@ def _check_repeatable(column: ColumnInfo) -> None:
         raise NeedsOperator(
             f"column {column.name!r}: adding a column whose default ({column.default}) has another"
             " value each time",
-            hint="add it without a default, fill the rows, then set the default",
-            code=Code.DDL_DEFAULT,
+            "add it without a default, fill the rows, then set the default",
+            Code.DDL_DEFAULT,
         )
 
 
@@ -287,8 +287,8 @@ def _now(column: ColumnInfo, value: Value) -> str:
     if int(value.text) > column.decimal:
         raise NeedsOperator(
             f"column {column.name!r}: its default has other decimals than the column",
-            hint=f"write {NOW}({column.decimal})",
-            code=Code.DDL_DEFAULT,
+            f"write {NOW}({column.decimal})",
+            Code.DDL_DEFAULT,
         )
     return f"{NOW}({value.text})" if value.text != "0" else NOW
 
@@ -296,8 +296,8 @@ def _now(column: ColumnInfo, value: Value) -> str:
 def _misfit(column: ColumnInfo, text: str) -> NeedsOperator:
     return NeedsOperator(
         f"column {column.name!r}: {text!r} is no default for its type",
-        hint="give a default that the column can hold",
-        code=Code.DDL_DEFAULT,
+        "give a default that the column can hold",
+        Code.DDL_DEFAULT,
     )
 
 

@@ -104,4 +104,4 @@ def _check_distinct(table: TableInfo, names: Sequence[str]) -> None:
 
 
 def _unfit(table: TableInfo, problem: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(f"table {table.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION)
+    return NeedsOperator(f"table {table.name!r}: {problem}", hint, Code.DDL_DEFINITION)

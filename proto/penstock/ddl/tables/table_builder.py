@@ -77,15 +77,15 @@ def geometry_prefix(key: KeyBuilder, part: KeyPart, column: ColumnInfo) -> int:
         if len(key.parts) > 1 or part.length != -1 or not (is_geometry and column.is_not_null):
             raise NeedsOperator(
                 f"the SPATIAL index {key.name!r} is over something else",
-                hint="it takes one geometry that is NOT NULL",
-                code=Code.DDL_DEFINITION,
+                "it takes one geometry that is NOT NULL",
+                Code.DDL_DEFINITION,
             )
         return -1
     if key.unique or key.fulltext:
         raise NeedsOperator(
             f"index {key.name!r} over the geometry {column.name!r}",
-            hint="make the key of other columns, and a SPATIAL index for this one",
-            code=Code.DDL_DEFINITION,
+            "make the key of other columns, and a SPATIAL index for this one",
+            Code.DDL_DEFINITION,
         )
     if GEOMETRIES[column.decimal] == "POINT":
         return POINT_BYTES
@@ -249,9 +249,7 @@ class TableBuilder:
             )
 
     def refuse(self, problem: str, hint: str) -> NeedsOperator:
-        return NeedsOperator(
-            f"table {self.table.name!r}: {problem}", hint=hint, code=Code.DDL_DEFINITION
-        )
+        return NeedsOperator(f"table {self.table.name!r}: {problem}", hint, Code.DDL_DEFINITION)
 
     def finish(self) -> TableInfo:
         """Return the table; raise NeedsOperator for anything that MySQL would reject."""

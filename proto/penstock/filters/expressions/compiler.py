@@ -54,8 +54,8 @@ def compile_expression(text: str, table: TableInfo) -> Predicate:
     except NeedsOperator as error:
         raise NeedsOperator(
             f"the expression {text!r} does not fit table {table.name!r}: {error.problem}",
-            hint=error.hint,
-            code=Code.FILTER_RULE,
+            error.hint,
+            Code.FILTER_RULE,
         ) from None
     kind, run = term.kind, term.run
     return lambda row: is_true(kind, run(row)) is True
@@ -70,14 +70,14 @@ def _check_names(node: Node, text: str) -> None:
     if known is None and node.name not in _CHOICES and node.name not in _OPERATORS:
         raise NeedsOperator(
             f"the expression {text!r} calls {node.name}, which is unknown",
-            hint=f"functions are {', '.join(sorted([*FUNCTIONS, 'IF', 'IFNULL', 'NULLIF']))}, …",
-            code=Code.FILTER_RULE,
+            f"functions are {', '.join(sorted([*FUNCTIONS, 'IF', 'IFNULL', 'NULLIF']))}, …",
+            Code.FILTER_RULE,
         )
     if not limits[0] <= count <= limits[1]:
         raise NeedsOperator(
             f"the expression {text!r} gives {node.name} {count} arguments",
-            hint=f"it takes {limits[0]} to {limits[1]}",
-            code=Code.FILTER_RULE,
+            f"it takes {limits[0]} to {limits[1]}",
+            Code.FILTER_RULE,
         )
     for arg in node.args:
         _check_names(arg, text)

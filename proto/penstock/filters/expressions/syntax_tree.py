@@ -83,8 +83,8 @@ class _ExpressionParser:
         rest = self.text[self.token.start :][:30] or "its end"
         raise NeedsOperator(
             f"cannot read the expression {self.text!r} at {rest!r}: {wanted} is wanted",
-            hint="drainer/guide/filters_and_routes.md says what an expression may hold",
-            code=Code.FILTER_RULE,
+            "drainer/guide/filters_and_routes.md says what an expression may hold",
+            Code.FILTER_RULE,
         )
 
     def word(self, *words: str) -> bool:

@@ -73,7 +73,7 @@ def constant(node: Literal) -> Term:
 
 
 def refuse(problem: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(problem, hint=hint, code=Code.FILTER_RULE)
+    return NeedsOperator(problem, hint, Code.FILTER_RULE)
 
 
 Number: TypeAlias = int | float | Decimal
