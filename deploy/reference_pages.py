@@ -44,8 +44,8 @@ def settings() -> str:
     parts = [
         "# Every setting\n",
         "As keys of the file that `--config` names. Each is also a flag and a variable: `data-dir`"
-        " of a Pump is `--data-dir` and `PUMP_DATA_DIR`; `group-bytes-max` in `[sync]` of a source"
-        " is `--sync-group-bytes-max` and `MYSQL_SOURCE_SYNC_GROUP_BYTES_MAX`. Flags win over"
+        " of a Pump is `--data-dir` and `PUMP_DATA_DIR`; `group-count-max` in `[sync]` of a source"
+        " is `--sync-group-count-max` and `MYSQL_SOURCE_SYNC_GROUP_COUNT_MAX`. Flags win over"
         " variables, variables over the file. What a program writes is in"
         " [Every option of a writer](options.md).\n",
     ]

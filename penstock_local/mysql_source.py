@@ -32,7 +32,6 @@ class MysqlSource(ServerProcess):
             "source_host": server.host,
             "source_port": server.port,
             "source_user": server.user,
-            "source_heartbeat_s": 5,
             "lease_s": 2,
             "relay_dir": folder / "relay",
             "relay_purge_remain_space_bytes": 0,

@@ -165,7 +165,7 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     pumps = [pump_factory(etcd_server.url, **settings) for _ in range(2)]
     drainer = drainer_factory(etcd_server.url, sink_server.url, started=False, batch_rows_max=40)
     drainer.spawn()
-    often: dict[str, Any] = {"sync_group_count_max": 8, "sync_checkpoint_interval_s": 5}
+    often: dict[str, Any] = {"sync_group_count_max": 8}
     source = SourceProcess(tmp_path / "source", etcd_server.url, server, **often)
     writers: list[ServerWriter]
     try:

@@ -74,10 +74,8 @@ def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
     state = tmp_path / "source" / "db-1.load.json"
     with running(make_server(tmp_path / "server", kind=kind)) as server:
         prepare(server)
-        settings: dict[str, Any] = {"mode": "all", "load_transaction_bytes": 20_000}
-        slow: dict[str, Any] = {
-            "load_rate_bytes_per_s": 100_000, "load_readers": 2, "load_rows_per_chunk": 500
-        }  # fmt: skip
+        settings: dict[str, Any] = {"mode": "all"}
+        slow: dict[str, Any] = {"load_rate_bytes_per_s": 100_000, "load_readers": 2}
         source = SourceProcess(tmp_path / "source", etcd_server.url, server, **settings, **slow)
         writer = Writer(server)
         writer.start()

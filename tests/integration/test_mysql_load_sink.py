@@ -111,7 +111,6 @@ def test_a_load_into_the_sink_that_is_cut_off_and_killed_ends_equal_with_the_bin
         with pytest.raises(NeedsOperator, match="has not created"):
             load.run(load_process.SOURCE, 1)
         settings: dict[str, Any] = {"mode": "all", "load_sink": sink_server.url}
-        settings |= {"load_transaction_bytes": 20_000, "load_rows_per_chunk": 2000}
         slow = {**settings, "load_rate_bytes_per_s": 60_000}
         source = SourceProcess(tmp_path / "source", url, server, **slow).start()
         try:

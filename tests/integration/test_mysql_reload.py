@@ -104,7 +104,7 @@ def test_what_could_not_be_followed_is_whole_again_after_a_reload_under_load(
 def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
-    source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=200_000)
+    source = rig.begin(fresh, load_rate_bytes_per_s=200_000)
     bulk(fresh, 3000, 0, 100)
     fresh.run("INSERT INTO shop.bad SELECT * FROM shop.t")
     source.catch_up(fresh)
@@ -138,7 +138,7 @@ def test_a_reload_that_is_killed_at_any_moment_brings_every_row_once(
 def test_a_table_that_is_moved_or_emptied_while_it_is_loaded_is_loaded_as_it_is_then(
     rig: SourceRig, fresh: AnyBinlogServer, statements: list[str], reloaded: str
 ) -> None:
-    source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=50_000)
+    source = rig.begin(fresh, load_rate_bytes_per_s=50_000)
     fresh.run("INSERT INTO shop.t VALUES (1, 'followed')")
     bulk(fresh, 2000, 10, 100)
     fresh.run("INSERT INTO shop.bad SELECT * FROM shop.t")
@@ -237,7 +237,7 @@ def test_a_reload_says_how_many_rows_it_loaded_also_of_an_empty_table_and_after_
 def test_a_table_that_is_dropped_while_it_is_loaded_and_stays_away_ends_its_reload(
     rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
-    source = rig.begin(fresh, load_transaction_bytes=4096, load_rate_bytes_per_s=50_000)
+    source = rig.begin(fresh, load_rate_bytes_per_s=50_000)
     bulk(fresh, 2000, 10, 100)
     fresh.run("INSERT INTO shop.bad SELECT * FROM shop.t")
     source.catch_up(fresh)
@@ -262,7 +262,7 @@ def test_tables_that_are_merged_into_one_are_loaded_again_together_with_one_that
     names = [f"shop_1.orders_{number}" for number in (1, 2, 3)]
     create = "CREATE TABLE {} (id INT PRIMARY KEY, v LONGTEXT)"
     fresh.run("CREATE DATABASE shop_1", *map(create.format, names[:2]))
-    slow: dict[str, Any] = {"load_transaction_bytes": 4096, "load_rate_bytes_per_s": 60_000}
+    slow: dict[str, Any] = {"load_rate_bytes_per_s": 60_000}
     config = f'shard-mode = "optimistic"\n{SHARDS_AS_ONE}'
     source = rig.begin(fresh, config=config, **slow)
     fresh.run(

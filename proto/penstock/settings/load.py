@@ -11,6 +11,9 @@ key that no field has is an error that names the nearest key: a typo must not be
 default. A variable that begins with the prefix is also an error when it is near to a setting's; any
 other is logged as ignored, since a container's platform sets its own variables.
 
+A class attribute `REMOVED` has the keys of former settings, each with the remedy: a file, flag or
+variable that still sets one is refused with that hint.
+
 The field `given` is not a setting: it gets the flags that were given, which another command of the
 same program accepts; the path of the file in them is absolute, and secrets are masked.
 
@@ -32,6 +35,7 @@ import logging
 import math
 import os
 import re
+import sys
 import tomllib
 import types
 import typing
@@ -96,9 +100,12 @@ def read_settings(
     required setting that is missing, or a file that cannot be read.
     """
     settings = list(_settings(cls))
-    parser = _parser(cls, settings, prog, env_prefix)
-    flags = vars(parser.parse_args(argv))
     environment = os.environ if env is None else env
+    argv = sys.argv[1:] if argv is None else argv
+    removed: Mapping[str, str] = getattr(cls, "REMOVED", {})
+    for key in removed:
+        _check_removed(key, removed, argv, environment, env_prefix)
+    flags = vars(_parser(cls, settings, prog, env_prefix).parse_args(argv))
     known = {setting.variable(env_prefix) for setting in settings if not row_type(setting.kind)}
     check_variables(environment, env_prefix, {*known, f"{env_prefix}_CONFIG"})
     values: dict[tuple[str, ...], Any] = {}
@@ -106,7 +113,7 @@ def read_settings(
         values["etcd_urls",] = environment[ETCD_URLS]
     path = flags.pop("config") or environment.get(f"{env_prefix}_CONFIG")
     if path:
-        values.update(_from_file(Path(path), settings, rewrite))
+        values.update(_from_file(Path(path), settings, rewrite, removed))
     for setting in settings:
         if row_type(setting.kind) is not None:
             continue
@@ -119,6 +126,22 @@ def read_settings(
     _check_required(values, required, prog)
     values[_GIVEN,] = tuple(_given(settings, flags, path))
     return _build(cls, values)
+
+
+def _check_removed(
+    key: str, removed: Mapping[str, str], argv: Sequence[str], env: Mapping[str, str], prefix: str
+) -> None:
+    name = key.replace(".", "-")
+    variable = f"{prefix}_{name.replace('-', '_').upper()}"
+    given = {word.partition("=")[0] for word in argv} & {f"--{name}", f"--no-{name}"}
+    for place in (*given, *([variable] if variable in env else [])):
+        raise _former(place, key, removed)
+
+
+def _former(place: str, key: str, removed: Mapping[str, str]) -> NeedsOperator:
+    return NeedsOperator(
+        f"{place}: {key} is no longer a setting", hint=removed[key], code=Code.SETTING_UNKNOWN
+    )
 
 
 def _given(
@@ -255,6 +278,7 @@ def _from_file(
     path: Path,
     settings: Sequence[_Setting],
     rewrite: Callable[[dict[str, Any]], dict[str, Any]],
+    removed: Mapping[str, str],
 ) -> dict[tuple[str, ...], Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -272,6 +296,8 @@ def _from_file(
     named = {s.key for s in settings if typing.get_origin(s.kind) is dict}
     for key, value in rewrite(dict(_flatten(document, named))).items():
         setting = by_key.get(key)
+        if key in removed:
+            raise _former(f"{path}{_line(text, key)}", key, removed)
         if setting is None:
             near = difflib.get_close_matches(key, by_key, 1)
             hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"

@@ -208,22 +208,6 @@ class LoadOptions:
     report_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The state that all attempts of a run share."""
-
-    journal: Journal
-    is_stopped: Callable[[], bool]
-    may_commit: Callable[[], bool]
-
-    def check_stopped(self) -> None:
-        if self.is_stopped():
-            raise Retryable(
-                "stopped before the load was done; it continues when run again",
-                code=Code.LOAD_DISTURBED,
-            )
-
-
 class Load:
     """Loads the tables of one server; `run` returns once all is durable on the Pumps."""
 
@@ -262,14 +246,22 @@ class Load:
                 code=Code.LOAD_NOT_CONTINUED,
             )
         with closing(Journal(self._journal_path)) as journal:
-            return self._completed(_Run(journal, self._is_stopped, self.options.may_commit), state)
+            return self._completed(journal, state)
 
-    def _completed(self, run: _Run, state: LoadState) -> LoadState:
+    def check_stopped(self) -> None:
+        """Raise `Retryable` once the load is to stop."""
+        if self._is_stopped():
+            raise Retryable(
+                "stopped before the load was done; it continues when run again",
+                code=Code.LOAD_DISTURBED,
+            )
+
+    def _completed(self, journal: Journal, state: LoadState) -> LoadState:
         failures = 0
         while not state.is_complete:
             loaded = len(state.loaded)
             try:
-                state = self._attempt(run, state)
+                state = self._attempt(journal, state)
             except Retryable as error:
                 if self._is_stopped():
                     raise
@@ -281,16 +273,16 @@ class Load:
                 time.sleep(self.options.retry_s)
         return state
 
-    def _attempt(self, run: _Run, state: LoadState) -> LoadState:
-        settle(self.client.session, run.journal)
+    def _attempt(self, journal: Journal, state: LoadState) -> LoadState:
+        settle(self.client.session, journal)
         with ExitStack() as opened:
             sink, readers = None, self.options.readers
             if self.options.sink is not None:
                 cluster_id = self.client.session.pumps.cluster_id
-                of_load = cluster_id, state.source, readers, run.may_commit
+                of_load = cluster_id, state.source, readers, self.options.may_commit
                 sink = opened.enter_context(sink_sessions(self.options.sink, *of_load))
             taken = opened.enter_context(snapshot(self._address, readers + 1))
-            return _Attempt(self, run, taken, sink, state).run()
+            return _Attempt(self, journal, taken, sink, state).run()
 
 
 class _Attempt:
@@ -299,7 +291,7 @@ class _Attempt:
     def __init__(
         self,
         load: Load,
-        run: _Run,
+        journal: Journal,
         taken: Snapshot,
         sink: Sink | None,
         state: LoadState,
@@ -308,7 +300,8 @@ class _Attempt:
         self._file = load.file
         self._options = load.options
         self._say = load.say
-        self._run = run
+        self._journal = journal
+        self._check_stopped = load.check_stopped
         self._place = BinlogPlace(taken.place.file, taken.place.position)
         self._sink = sink
         self._planner: SnapshotSession = taken.sessions[0]
@@ -397,7 +390,7 @@ class _Attempt:
             jobs.append(self._job(table, passing, is_alone=sources[target] == 1))
         if self._sink is not None:
             direct = [self._targets.name(job.table) for job in jobs if job.inserts is not None]
-            self._sink.wait_for(self._targets.last_ddl_ts, direct, self._run.check_stopped)
+            self._sink.wait_for(self._targets.last_ddl_ts, direct, self._check_stopped)
         return jobs
 
     def _job(self, table: SourceTable, passing: Passing, *, is_alone: bool) -> TableJob:
@@ -425,10 +418,10 @@ class _Attempt:
             rows_per_chunk=options.rows_per_chunk,
             group_bytes=bytes_max if sink is None else sink.group_bytes(bytes_max),
         )
-        writer = RowWriter(self._client.session, self._run.journal, self._run.may_commit)
+        writer = RowWriter(self._client.session, self._journal, self._options.may_commit)
         with closing(writer), readers.groups() as groups:
             for group in groups:
-                self._run.check_stopped()
+                self._check_stopped()
                 if group.rows:
                     size_bytes = sum(map(len, group.rows))
                     brake.take(size_bytes)

@@ -56,13 +56,13 @@ _BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 class SnapshotSession:
     """A connection within its snapshot; for one thread."""
 
-    def __init__(self, address: ServerAddress, *, moment: bool = True) -> None:
-        """Connect; with `moment`, `begin` starts the snapshot."""
+    def __init__(self, address: ServerAddress) -> None:
+        """Connect; `begin` starts the snapshot."""
         self._address = address
         self.connection: Connection = address.connect()
         self.is_tidb = is_tidb(self.connection)
         with server_errors(address), self.connection.cursor() as cursor:
-            for statement in _SETTINGS if moment else _SETTINGS[:2]:
+            for statement in _SETTINGS:
                 cursor.execute(statement)
 
     def begin(self) -> None:

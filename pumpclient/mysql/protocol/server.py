@@ -35,14 +35,6 @@ class ServerIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class BinlogFile:
-    """One file of a server and its size."""
-
-    name: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class MasterStatus:
     """The current end of a server's binlog, and every GTID in it."""
 
@@ -112,10 +104,10 @@ def binlog_gtids(connection: Connection, flavor: Flavor) -> GtidSet:
     return parse_gtid_set(row["gtids"], flavor)
 
 
-def binlog_files(connection: Connection) -> list[BinlogFile]:
-    """Return the server's files, oldest first."""
+def binlog_files(connection: Connection) -> dict[str, int]:
+    """Return the server's files with their sizes in bytes, oldest first."""
     found = rows(connection, "SHOW BINARY LOGS")
-    return [BinlogFile(row["log_name"], int(row["file_size"])) for row in found]
+    return {str(row["log_name"]): int(row["file_size"]) for row in found}
 
 
 def logs_cascades(connection: Connection) -> bool:

@@ -196,43 +196,40 @@ _NS_PER_S = 1_000_000_000
 _LOGIN_REFUSED = 1045
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSession:
-    """Settings of a replica's session. `start_after` makes MariaDB start by GTID."""
-
-    heartbeat_s: float
-    replica_uuid: UUID
-    semi_sync: bool = False
-    start_after: MariadbGtidSet | None = None
-    gtid_strict_mode: bool = True
-
-
 SessionStatement = tuple[str, tuple[object, ...]]
 
 
-def session_statements(flavor: Flavor, wanted: ReplicaSession) -> list[SessionStatement]:
-    """Return statements with their parameters.
+def session_statements(
+    flavor: Flavor,
+    *,
+    heartbeat_s: float,
+    replica_uuid: UUID,
+    semi_sync: bool = False,
+    start_after: MariadbGtidSet | None = None,
+    gtid_strict_mode: bool = True,
+) -> list[SessionStatement]:
+    """Return a replica session's statements; `start_after` makes MariaDB start by GTID.
 
     MySQL renamed its variables in 8.0.26 and dropped the old names in 8.4: a session variable of
     either name may be set everywhere, so both are.
     """
-    period_ns = round(wanted.heartbeat_s * _NS_PER_S)
+    period_ns = round(heartbeat_s * _NS_PER_S)
     statements: list[SessionStatement] = [
         ("SET @master_binlog_checksum = @@global.binlog_checksum", ()),
         ("SET @master_heartbeat_period = %s", (period_ns,)),
     ]
     if flavor is Flavor.MARIADB:
         statements.append(("SET @mariadb_slave_capability = %s", (_MARIADB_CAPABILITY,)))
-        if wanted.start_after is not None:
-            statements += _mariadb_start(wanted.start_after, strict=wanted.gtid_strict_mode)
+        if start_after is not None:
+            statements += _mariadb_start(start_after, strict=gtid_strict_mode)
     else:
-        uuid = str(wanted.replica_uuid)
+        uuid = str(replica_uuid)
         statements += [
             ("SET @source_binlog_checksum = @@global.binlog_checksum", ()),
             ("SET @source_heartbeat_period = %s", (period_ns,)),
             ("SET @slave_uuid = %s, @replica_uuid = %s", (uuid, uuid)),
         ]
-    if wanted.semi_sync:
+    if semi_sync:
         statements.append(("SET @rpl_semi_sync_slave = 1", ()))
         if flavor is Flavor.MYSQL:
             statements.append(("SET @rpl_semi_sync_replica = 1", ()))
@@ -322,7 +319,8 @@ class BinlogStream:
         return flags
 
     def _set_up(self, start_after: MariadbGtidSet | None) -> int:
-        session = ReplicaSession(
+        statements = session_statements(
+            self.identity.flavor,
             heartbeat_s=self._options.heartbeat_s,
             replica_uuid=uuid4(),
             semi_sync=self._options.semi_sync,
@@ -331,7 +329,7 @@ class BinlogStream:
         )
         with server_errors(self._address):
             with self._connection.cursor() as cursor:
-                for statement, parameters in session_statements(self.identity.flavor, session):
+                for statement, parameters in statements:
                     cursor.execute(statement, parameters)
             server_id = self._options.server_id
             if server_id is None:

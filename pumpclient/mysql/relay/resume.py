@@ -282,7 +282,7 @@ def check_same(address: ServerAddress, answered: ServerIdentity, identity: Serve
 
 
 def _names(connection: Connection) -> list[FileName]:
-    return sorted(FileName.parse(file.name) for file in binlog_files(connection))
+    return sorted(map(FileName.parse, binlog_files(connection)))
 
 
 def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
@@ -335,7 +335,7 @@ class History(NamedTuple):
 def history_of(address: ServerAddress, options: StreamOptions) -> History:
     """Return a server's current history; raise `NeedsOperator` if it has no binlog."""
     with address.session() as connection:
-        names = [file.name for file in binlog_files(connection)]
+        names = list(binlog_files(connection))
     if not names:
         raise PositionLost(
             f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
@@ -369,7 +369,7 @@ def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
     Raises `Purged` when even the oldest was started later: changes since then are gone.
     """
     with address.session() as connection:
-        names = [file.name for file in binlog_files(connection)]
+        names = list(binlog_files(connection))
     low, high = 0, len(names)
     while low < high:  # The first file started after `time_s` is at or after `low`.
         middle = (low + high) // 2

@@ -1,6 +1,4 @@
-"""Polls a source's status until the reloads of given tables have ended.
-
-`penstock source`: runs a source, or asks a source that runs on this machine.
+"""`penstock source`: runs a source, or asks a source that runs on this machine.
 
     penstock source --config mysql_source.toml       run until asked to stop
     penstock source check --config …                 only check the server

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
@@ -18,6 +20,8 @@ from pumpclient.mysql.translate.ddl_pieces import SHADOW, TRASH, OnlineDdl
 
 OPTIMISTIC = "optimistic"
 STOP, ACCEPT = "stop", "accept"
+_TRANSACTION_BYTES_MIN, _TRANSACTION_BYTES = 4 << 10, 1 << 20
+_REMOVE = "remove the key: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +44,6 @@ class ServerConfig:
         FULL, '"full": CA and host name of the server are checked; "ca": only the CA'
     )
     server_id: int = setting(0, "server id of the replica; 0: a free number at each connection")
-    heartbeat_s: float = setting(
-        10.0,
-        "heartbeat interval in seconds; a stream that is silent for three intervals is considered"
-        " dead",
-    )
     semi_sync: bool = setting(
         False,
         "acknowledgement of events that are on the disk, if the server uses semi-synchronous"
@@ -70,7 +69,6 @@ class ServerConfig:
     def stream(self) -> StreamOptions:
         return StreamOptions(
             server_id=self.server_id or None,
-            heartbeat_s=self.heartbeat_s,
             semi_sync=self.semi_sync,
         )
 
@@ -82,10 +80,6 @@ class RelayConfig:
     dir: Path = field(
         default=Path("data.source/relay"), metadata={"help": "directory of the relay log"}
     )
-    sync_interval_s: float = setting(
-        1.0, "maximum time in seconds until relayed events are synced to the disk"
-    )
-    purge_interval_s: float = setting(3600.0, "interval in seconds at which files are purged")
     purge_expires_s: float = setting(
         0.0, "age in seconds at which files that have been read are purged; 0: never"
     )
@@ -101,12 +95,7 @@ class SyncConfig:
     group_count_max: int = setting(
         512, "maximum number of transactions in a group, which are committed together"
     )
-    group_bytes_max: int = setting(4 << 20, "maximum size of a group's rows in bytes")
-    checkpoint_interval_s: float = setting(
-        1.0, "interval in seconds at which the checkpoint is stored in etcd"
-    )
     strategy: str = setting("range", "method to choose a group's Pump: range, hash or score")
-    write_timeout_s: float = setting(15.0, "seconds that a write waits for a Pump that accepts it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +106,6 @@ class LoadConfig:
         4,
         "number of sessions that read in parallel, all from one snapshot; a higher value increases"
         " the load on the server",
-    )
-    rows_per_chunk: int = setting(
-        100_000, "number of rows of a table that a session reads in one chunk"
-    )
-    transaction_bytes: int = setting(
-        1 << 20, "maximum size in bytes of the rows that are committed together"
     )
     rate_bytes_per_s: int = setting(0, "maximum load rate in bytes per second; 0: unlimited")
     into_existing: bool = setting(
@@ -136,6 +119,12 @@ class LoadConfig:
     sink_checkpoint: str = setting(
         "tidb_binlog.checkpoint", "table of the Drainer's checkpoint in that downstream"
     )
+
+    @property
+    def transaction_bytes(self) -> int:
+        """The maximum size of the rows that are committed together; a low rate limits it, too."""
+        tenth = max(self.rate_bytes_per_s // 10, _TRANSACTION_BYTES_MIN)
+        return min(_TRANSACTION_BYTES, tenth) if self.rate_bytes_per_s else _TRANSACTION_BYTES
 
     def sink_options(self) -> SinkOptions | None:
         """Return the sink for direct loading, if set; raise `NeedsOperator` for an invalid URL."""
@@ -152,22 +141,35 @@ class LoadConfig:
 class OnlineConfig:
     """Tables that gh-ost and pt-osc make."""
 
-    enabled: bool = setting(
-        True, "tracking of these tools; false: their tables are replicated like others"
-    )
     shadow: tuple[str, ...] = setting(
-        SHADOW, "patterns of the tools' copies, with one group for the real table's name"
+        SHADOW,
+        "patterns of the tools' copies, with one group for the real table's name; empty, with an"
+        " empty trash: tables of these tools are replicated like others",
     )
     trash: tuple[str, ...] = setting(TRASH, "patterns of the tools' other tables")
 
     def rules(self) -> OnlineDdl | None:
         """Compile the patterns; raise `NeedsOperator` for an invalid pattern."""
-        return OnlineDdl(self.shadow, self.trash) if self.enabled else None
+        return OnlineDdl(self.shadow, self.trash) if self.shadow or self.trash else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
     """A source follows one MySQL or MariaDB server and writes its changes through the Pumps."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "source.heartbeat-s": f"{_REMOVE}heartbeats come every 10 s",
+        "relay.sync-interval-s": f"{_REMOVE}relayed events are synced every second",
+        "relay.purge-interval-s": f"{_REMOVE}files are purged every hour",
+        "sync.group-bytes-max": f"{_REMOVE}a group has at most 4 MiB; set sync.group-count-max",
+        "sync.checkpoint-interval-s": f"{_REMOVE}the checkpoint is stored every second",
+        "sync.write-timeout-s": f"{_REMOVE}a write waits 15 s for a Pump, and is then retried",
+        "load.rows-per-chunk": f"{_REMOVE}a chunk has about 100,000 rows",
+        "load.transaction-bytes": f"{_REMOVE}it follows from load.rate-bytes-per-s, at most 1 MiB",
+        "online-ddl.enabled": "for false, set online-ddl.shadow = [] and online-ddl.trash = [];"
+        " for true, remove the key",
+    }
+    """Former settings, each with the remedy."""
 
     source_id: str = setting(
         "mysql-1", "name in the cluster; only one process at a time may use it"
@@ -246,17 +248,6 @@ class SourceConfig:
             raise out_of_range("group_count_max", self.sync.group_count_max, "from 1 to 4096")
         if self.load.sink_options() is not None and self.load.readers > SESSIONS_MAX:
             raise out_of_range("readers", self.load.readers, f"with a sink at most {SESSIONS_MAX}")
-        positive = {
-            "readers": self.load.readers,
-            "rows_per_chunk": self.load.rows_per_chunk,
-            "transaction_bytes": self.load.transaction_bytes,
-            "lease_s": self.lease_s,
-            "group_bytes_max": self.sync.group_bytes_max,
-            "heartbeat_s": self.source.heartbeat_s,
-            "sync_interval_s": self.relay.sync_interval_s,
-            "purge_interval_s": self.relay.purge_interval_s,
-            "write_timeout_s": self.sync.write_timeout_s,
-        }
-        for name, value in positive.items():
+        for name, value in (("readers", self.load.readers), ("lease_s", self.lease_s)):
             if value <= 0:
                 raise out_of_range(name, value, "it must be above zero")

@@ -49,7 +49,7 @@ from pumpclient.mysql.relay.resume import (
 )
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
-from pumpclient.mysql.source.state.overrides import forget_rulings
+from pumpclient.mysql.source.state.overrides import forget_overrides
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ def _elsewhere(
         described=0,
         accepts="",
         written="",
-        rulings=forget_rulings(checkpoint.rulings, begin),
+        rulings=forget_overrides(checkpoint.rulings, begin),
         loaded="",
     )
 
@@ -257,7 +257,7 @@ def _not_continued(
     place = checkpoint.place
     with address.session() as connection:
         lacking = lacks(binlog_gtids(connection, identity.flavor), gtids)
-        sizes = {file.name: file.size_bytes for file in binlog_files(connection)}
+        sizes = binlog_files(connection)
     if lacking:
         return f"the server lacks {lacking}"
     digest = checkpoint.described

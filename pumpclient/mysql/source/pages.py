@@ -18,8 +18,8 @@ from penstock.node.logs import RECENT
 from penstock.node.metrics import BUILD_ABOUT, BUILD_LABELS, BUILD_NAME
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
-from pumpclient.mysql.source.state.left_out import LeftOutTable
 from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
+from pumpclient.mysql.source.state.skipped import SkippedTable
 
 
 def described(service: SourceService) -> dict[str, Any]:
@@ -231,12 +231,12 @@ def metrics_text(service: SourceService, source_id: str) -> str:
         lines.append(f"# HELP {_PREFIX}{name} {about}")
         lines.append(f"# TYPE {_PREFIX}{name} {kind}")
         lines.append(f"{_PREFIX}{name}{{source={label}}} {value}")
-    lines += _left_out_lines(label, counters.left_out)
+    lines += _skipped_lines(label, counters.left_out)
     return "\n".join(lines) + "\n"
 
 
-def _left_out_lines(source: str, tables: Sequence[LeftOutTable]) -> list[str]:
-    kinds: list[tuple[str, str, str, Callable[[LeftOutTable], int]]] = [
+def _skipped_lines(source: str, tables: Sequence[SkippedTable]) -> list[str]:
+    kinds: list[tuple[str, str, str, Callable[[SkippedTable], int]]] = [
         ("table_left_out", "gauge", "1 while no changes of a table are followed.",
          lambda each: int(each.is_whole)),
         ("table_partial", "gauge", "1 after an ended reload of a table, until another is complete.",

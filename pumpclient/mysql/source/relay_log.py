@@ -66,7 +66,6 @@ class RelayLog:
         self.purger = Purger(
             config.dir,
             needed,
-            interval_s=config.purge_interval_s,
             expires_s=config.purge_expires_s,
             remain_space_bytes=config.purge_remain_space_bytes,
         )
@@ -94,7 +93,6 @@ class RelayLog:
         options = RelayOptions(
             stream=self._stream,
             start=Start(file=str(place.file), accepts=accepts),
-            sync_interval_s=self._config.sync_interval_s,
         )
         self._receiver = RelayReceiver(self.dir, self._address, options)
         self._thread = start_thread(self._receiver, self._failed)

@@ -53,7 +53,7 @@ from pumpclient.mysql.source.state.overrides import (
     override_at,
     table_skipped,
 )
-from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext, SyncOptions
+from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext
 from pumpclient.mysql.source.sync.loading import (
     begin_epoch,
     floors_of,
@@ -62,12 +62,7 @@ from pumpclient.mysql.source.sync.loading import (
     load_tables,
     reloaded,
 )
-from pumpclient.mysql.source.sync.reload import (
-    Pace,
-    Reloads,
-    StatementsOfSome,
-    Surroundings,
-)
+from pumpclient.mysql.source.sync.reload import Pace, Reloads
 from pumpclient.mysql.source.sync.syncer import Syncer
 from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.options import Options
@@ -236,7 +231,6 @@ class SourceService:
         client = PumpClient.connect(
             config.etcd_urls,
             strategy=config.sync.strategy,
-            write_timeout_s=config.sync.write_timeout_s,
             tls=security.tls,
             options=Options(
                 pd_address=config.pd_address or None,
@@ -255,9 +249,9 @@ class SourceService:
         opened.callback(journal.close)
         merges = config.shard_mode == OPTIMISTIC
         tables = Tables(
-            client, client.session.schemas, self._rules, self._address, self._online, merges=merges
-        )
-        tables.on_history = self.counters.history
+            client, client.session.schemas, self._rules, self._address, self._online,
+            merges=merges, on_history=self.counters.history,
+        )  # fmt: skip
         checkpoint = self._checkpoint(store, tables, client, cascades)
         context = SyncContext(
             client=client,
@@ -278,7 +272,15 @@ class SourceService:
             floors=floors_of(config),
             cancel_reload=self._cancel_reload,
         )
-        self.reloads = self._reloads_of(context, cascades)
+        self.reloads = Reloads(
+            config,
+            context,
+            self._address,
+            self._rules,
+            change=self.asked,
+            wake=self._interrupt,
+            pace=self._pace,
+        )
         opened.callback(self.reloads.stop)
         if config.mode == "full":
             log.info("source %s has loaded its tables, and ends", config.source_id)
@@ -295,32 +297,6 @@ class SourceService:
     def _cancel_reload(self, names: Sequence[Name]) -> None:
         if self.reloads is not None:
             self.reloads.cancel(names)
-
-    def _reloads_of(self, context: SyncContext, cascades: Cascades) -> Reloads:
-        def statements(names: frozenset[Name]) -> Statements:
-            made = StatementsOfSome(
-                context.client, self._rules, None, cascades,
-                tables=context.tables,
-                merges=self._config.shard_mode == OPTIMISTIC,
-            )  # fmt: skip
-            made.only = names
-            return made
-
-        return Reloads(
-            Surroundings(
-                config=self._config,
-                client=context.client,
-                address=self._address,
-                rules=self._rules,
-                flavor=context.flavor,
-                statements=statements,
-                counters=self.counters,
-                may_commit=self._owned_store.is_ours,
-                change=self.asked,
-                wake=self._interrupt,
-                pace=self._pace,
-            )
-        )
 
     def _look_for_cascades(self, cascades: Cascades, security: Security) -> None:
         try:
@@ -415,13 +391,7 @@ class SourceService:
         if self.reloads is not None:
             self.reloads.see(checkpoint, relay.growth)
         reader = RelayReader(self._config.relay.dir, place, relay.growth)
-        sync = self._config.sync
-        options = SyncOptions(
-            group_count_max=sync.group_count_max,
-            group_bytes_max=sync.group_bytes_max,
-            checkpoint_interval_s=sync.checkpoint_interval_s,
-        )
-        self._syncer = Syncer(context, reader, checkpoint, options)
+        self._syncer = Syncer(context, reader, checkpoint, self._config.sync.group_count_max)
         self.counters.state, self.counters.runs = "syncing", self.counters.runs + 1
         self.counters.statement_place = ""
         is_wanted = not (self._stopped.is_set() or self._paused or self._edits)

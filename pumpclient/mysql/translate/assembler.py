@@ -51,15 +51,15 @@ from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 from pumpclient.mysql.translate.outputs import (
     Choose,
     Finished,
-    IsLeftOut,
+    IsSkipped,
     MappedTables,
     Output,
     Refused,
-    RowsLeftOut,
+    SkippedRows,
     Statement,
     TableChanges,
     Undone,
-    nothing_left_out,
+    no_table_skipped,
 )
 from pumpclient.mysql.translate.statement_text import dialect_of
 
@@ -89,7 +89,7 @@ class Prepared:
     """The rows of one XA transaction."""
 
     begin: Location
-    rows: list[TableChanges | RowsLeftOut] = field(default_factory=list)
+    rows: list[TableChanges | SkippedRows] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -107,7 +107,7 @@ class PreparedRows:
     def begins(self) -> list[Location]:
         return [each.begin for each in self._waiting.values()]
 
-    def add(self, prepared: Prepared, made: TableChanges | RowsLeftOut) -> None:
+    def add(self, prepared: Prepared, made: TableChanges | SkippedRows) -> None:
         """Hold rows of an open transaction; raise `NeedsOperator` when they are too many."""
         prepared.rows.append(made)
         if isinstance(made, TableChanges):
@@ -185,7 +185,7 @@ class Assembler:
         done: Location | None = None,
         prepared_bytes_max: int = 64 << 20,
         id_size: int = TABLE_ID_SIZE,
-        is_left_out: IsLeftOut = nothing_left_out,
+        is_table_skipped: IsSkipped = no_table_skipped,
         is_skipped: Callable[[Location], bool] = _nothing_skipped,
     ) -> None:
         """Start outside of a transaction; those that ended at or before `done` are not repeated.
@@ -193,7 +193,7 @@ class Assembler:
         Rows of skipped tables are counted. `is_skipped` takes the end of an event that cannot be
         followed, and tells whether an operator wants to skip that event.
         """
-        self._tables = MappedTables(choose, id_size, is_left_out)
+        self._tables = MappedTables(choose, id_size, is_table_skipped)
         self._is_skipped = is_skipped
         self._done = done
         self._read_with(Checksum.NONE)
@@ -286,7 +286,7 @@ class Assembler:
         except NeedsOperator as error:
             if not self._is_skipped(end):
                 raise Refused(error, place=end) from error
-            yield RowsLeftOut(None, None)
+            yield SkippedRows(None, None)
 
     def _read_with(self, checksum: Checksum) -> None:
         self._checksum = checksum
@@ -321,7 +321,7 @@ class Assembler:
 
     def _rows(
         self, type_: int, event: bytes, begin: Location, at: int, end: Location | None
-    ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
+    ) -> tuple[TableChanges | SkippedRows, ...] | None:
         """Return an event's rows; None if they are not wanted, empty before an XA COMMIT."""
         if self._open is None:
             self._open = _Open(begin.at(at), has_begun=True)
@@ -429,7 +429,7 @@ class Assembler:
                     hint="begin before its XA PREPARE, or compare the tables and skip this place",
                     code=Code.XA_PREPARED,
                 ))  # fmt: skip
-                yield RowsLeftOut(None, None)
+                yield SkippedRows(None, None)
             if verb == b"COMMIT" and own is not None and not self._was_done(end):
                 yield from own.rows
             yield from self._ended(begin, end, timestamp_s)
@@ -439,7 +439,7 @@ class Assembler:
                 hint="skip this place",
                 code=Code.XA_PREPARED,
             ))  # fmt: skip
-            yield RowsLeftOut(None, None)
+            yield SkippedRows(None, None)
 
     def _refuse(self, end: Location, error: NeedsOperator) -> None:
         if not self._is_skipped(end):

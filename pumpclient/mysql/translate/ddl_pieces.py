@@ -192,7 +192,7 @@ class Piece:
     sql: str
     tables: tuple[Name, ...]
     source_sql: str
-    is_ruled: bool = False
+    is_override: bool = False
     """An operator wrote it."""
 
 
@@ -267,7 +267,7 @@ class Translator:
         self, override: Override, kept: Kept, written_out: Callable[[str], str]
     ) -> Translation:
         pieces = tuple(
-            Piece(written_out(part), _names(statement, ""), sql, is_ruled=True)
+            Piece(written_out(part), _names(statement, ""), sql, is_override=True)
             for sql in override.statements
             for part, statement in _split(sql)
         )
@@ -421,7 +421,7 @@ def pair_by_pair(piece: Piece) -> list[Piece]:
 
 def table_by_table(piece: Piece) -> list[Piece]:
     """Split a DROP of several tables into one piece per table; keep any other piece."""
-    if piece.is_ruled:
+    if piece.is_override:
         return [piece]
     if not isinstance(made := parse(piece.sql)[1][0], DropTables) or len(made.refs) == 1:
         return [piece]

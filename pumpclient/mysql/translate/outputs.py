@@ -96,7 +96,7 @@ class TableChanges(NamedTuple):
     changes: EncodedChanges
 
 
-class RowsLeftOut(NamedTuple):
+class SkippedRows(NamedTuple):
     """A skipped event of the open transaction; `rows` is None where they cannot be counted.
 
     `table` is None for an event without a table.
@@ -132,7 +132,7 @@ class Statement(NamedTuple):
     """It used a temporary table, or another object that only its session has."""
 
 
-Output = TableChanges | RowsLeftOut | Undone | Finished | Statement
+Output = TableChanges | SkippedRows | Undone | Finished | Statement
 
 
 _CACHES_RESERVED = 100
@@ -239,7 +239,7 @@ _PARTIAL_JSON = 0x1
 _UNREADABLE = (PenstockError, LookupError, ValueError, ArithmeticError, struct.error)
 
 
-class LeftOutRows:
+class RowCounter:
     """Counts the rows of a skipped table; used in place of its transcoder."""
 
     def __init__(
@@ -305,11 +305,11 @@ _KEPT_MAX = 4096
 Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
 """A table's current transcoder, None if its rows are not wanted; called once for each map."""
 
-IsLeftOut = Callable[[str, str], bool]
+IsSkipped = Callable[[str, str], bool]
 """Whether rows of a table, by schema and name, are counted instead of being followed."""
 
 
-def nothing_left_out(schema: str, table: str) -> bool:
+def no_table_skipped(schema: str, table: str) -> bool:
     return False
 
 
@@ -317,14 +317,14 @@ class MappedTables:
     """Follows TABLE_MAPs; numbers are valid until a statement ends, transcoders until `forget`."""
 
     def __init__(
-        self, choose: Choose, id_size: int, is_left_out: IsLeftOut = nothing_left_out
+        self, choose: Choose, id_size: int, is_table_skipped: IsSkipped = no_table_skipped
     ) -> None:
         self._choose = choose
-        self._is_left_out = is_left_out
+        self._is_table_skipped = is_table_skipped
         self._id_size = id_size
         self._rest_at = HEADER_SIZE + id_size
         self._no_table = NO_TABLE.to_bytes(id_size, "little")
-        self._kept: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None] = {}
+        self._kept: dict[bytes, Transcoder | SequenceRows | RowCounter | None] = {}
         self.read_with(Checksum.NONE)
         self.statement_is_over()
 
@@ -336,7 +336,7 @@ class MappedTables:
         self.statement_is_over()
 
     def statement_is_over(self) -> None:
-        self._of_id: dict[bytes, Transcoder | SequenceRows | LeftOutRows | None]
+        self._of_id: dict[bytes, Transcoder | SequenceRows | RowCounter | None]
         self._of_id = {self._no_table: None}
 
     def take_map(self, event: bytes, flavor: Flavor, *, is_wanted: bool) -> None:
@@ -363,18 +363,18 @@ class MappedTables:
         except Malformed:
             return None
 
-    def _made(self, body: bytes, flavor: Flavor) -> Transcoder | SequenceRows | LeftOutRows | None:
-        if self._is_left_out(*names_of(body, self._id_size)):
+    def _made(self, body: bytes, flavor: Flavor) -> Transcoder | SequenceRows | RowCounter | None:
+        if self._is_table_skipped(*names_of(body, self._id_size)):
             return self._left_out(body, flavor)
         return self._choose(TableMap.decode(body, flavor, id_size=self._id_size))
 
-    def _left_out(self, body: bytes, flavor: Flavor) -> LeftOutRows:
+    def _left_out(self, body: bytes, flavor: Flavor) -> RowCounter:
         decode = partial(TableMap.decode, body, flavor, id_size=self._id_size)
-        return LeftOutRows(names_of(body, self._id_size), decode, self._id_size)
+        return RowCounter(names_of(body, self._id_size), decode, self._id_size)
 
     def rows(
         self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
-    ) -> tuple[TableChanges | RowsLeftOut, ...] | None:
+    ) -> tuple[TableChanges | SkippedRows, ...] | None:
         """Return the changes of a rows event, None when they are not wanted.
 
         Raises `KeyError` when no TABLE_MAP named its table. Errors of its transcoder are raised as
@@ -386,8 +386,8 @@ class MappedTables:
             self.statement_is_over()
         if transcoder is None:
             return None
-        if isinstance(transcoder, LeftOutRows):
-            return (RowsLeftOut(transcoder.name, transcoder.count(type_, body)),)
+        if isinstance(transcoder, RowCounter):
+            return (SkippedRows(transcoder.name, transcoder.count(type_, body)),)
         try:
             if isinstance(transcoder, SequenceRows):
                 transcoder.take(type_, body)
@@ -402,5 +402,5 @@ class MappedTables:
             name = found.schema, found.table
             if not is_skipped():
                 raise Refused(error, name) from error
-            counter = LeftOutRows(name, lambda: found, self._id_size)
-            return (RowsLeftOut(name, counter.count(type_, body)),)
+            counter = RowCounter(name, lambda: found, self._id_size)
+            return (SkippedRows(name, counter.count(type_, body)),)

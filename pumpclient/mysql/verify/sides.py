@@ -12,7 +12,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.codes import Code
 from penstock.datum.json_sql import literal_of_text
@@ -60,16 +60,6 @@ class Position:
         return [name for name in self.origins if "/" not in name]
 
 
-class Moment(Protocol):
-    """A point of the upstream's history; its text names it."""
-
-    def is_in(self, position: Position, source: str) -> bool:
-        """Return whether a downstream at `position` has everything up to this moment."""
-
-    def doubt(self, position: Position, source: str) -> str:
-        """Return a line for a wait that ended without proof that this moment was reached."""
-
-
 @dataclass(frozen=True, slots=True)
 class BinlogEnd:
     """Where a server's binlog ended."""
@@ -78,10 +68,12 @@ class BinlogEnd:
     offset: int
 
     def is_in(self, position: Position, source: str) -> bool:
+        """Return whether a downstream at `position` has everything up to this end."""
         floor = file_number(self.file), self.offset
         return reached(position.origins, position.source(source), floor)
 
     def doubt(self, position: Position, source: str) -> str:
+        """Return a line for a wait that ended without proof that this end was reached."""
         names = position.sources()
         if not names:
             what = (
@@ -103,7 +95,7 @@ class BinlogEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterMoment:
+class ClusterTime:
     """A timestamp of a TiDB's cluster."""
 
     ts: int
@@ -122,48 +114,6 @@ class ClusterMoment:
 
 
 Checksum = tuple[object, ...]
-
-
-class Downstream(Protocol):
-    """The side that is compared with the upstream."""
-
-    flavor: Flavor | None
-
-    def tables(self) -> list[Name]:
-        """Return all tables, except those of the server itself and of the Drainer."""
-
-    def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
-        """Return a table's columns, empty if the table does not exist."""
-
-    def key_collations(self, table: Name) -> tuple[str, ...]:
-        """Return the collations of a primary key's text columns; only for a server."""
-
-    def checksum(
-        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
-    ) -> Checksum:
-        """Return a checksum of a chunk; only if `flavor` is the upstream's."""
-
-    def rows(
-        self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
-    ) -> list[tuple[Any, ...]]:
-        """Return the rows of a chunk, in no particular order."""
-
-    def position(self) -> Position:
-        """Return the checkpoint, as of the last `refresh`."""
-
-    def refresh(self) -> None:
-        """Start a new snapshot; all reads until the next call see one point in time."""
-
-    def write(
-        self,
-        table: SourceTable,
-        columns: Sequence[ComparedColumn],
-        deleted: Sequence[Key],
-        written: Sequence[Sequence[object]],
-    ) -> None:
-        """Delete rows by key and write other rows completely, in one transaction."""
-
-    def close(self) -> None: ...
 
 
 def selected(column: ComparedColumn) -> str:
@@ -210,21 +160,23 @@ class MysqlSide:
         self.session = SnapshotSession(address)
         """Outside of any snapshot, for queries other than rows."""
         self.flavor: Flavor | None = Flavor.of_version(version_of(self.session.connection))
-        self._moment = SnapshotSession(address)
-        self._moment.connection.decoders = {}  # Values as text.
+        self._snapshot = SnapshotSession(address)
+        self._snapshot.connection.decoders = {}  # Values as text.
 
-    def moment(self) -> Moment:
+    def end(self) -> BinlogEnd | ClusterTime:
         assert self.flavor is not None
         with self._address.session() as connection:
             if self.session.is_tidb:
-                return ClusterMoment(cluster_ts(connection))
+                return ClusterTime(cluster_ts(connection))
             status = master_status(connection, self.flavor)
         return BinlogEnd(status.file, status.position)
 
     def tables(self) -> list[Name]:
+        """Return all tables, except those of the server itself and of the Drainer."""
         return [table.full_name for table in base_tables(self.session)]
 
     def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
+        """Return a table's columns, empty if the table does not exist."""
         found = self.session.fetch(
             "SELECT column_name, data_type, COALESCE(generation_expression, '')"  # noqa: S608
             " FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
@@ -251,6 +203,7 @@ class MysqlSide:
     def checksum(
         self, table: SourceTable, columns: Sequence[ComparedColumn], range_: Range
     ) -> Checksum:
+        """Return a checksum of a chunk, comparable with a server of the same flavor."""
         return tuple(self._select(checksum_sql(columns), table, range_)[0])
 
     def rows(
@@ -263,12 +216,14 @@ class MysqlSide:
         condition, values = range_.condition(quoted_key(table))
         where = f" WHERE {condition}" if condition else ""
         sql = f"SELECT {what} FROM {table.quoted}{where}"  # noqa: S608
-        return self._moment.fetch(sql if values else sql.replace("%%", "%"), values)
+        return self._snapshot.fetch(sql if values else sql.replace("%%", "%"), values)
 
     def refresh(self) -> None:
-        self._moment.begin()
+        """Start a new snapshot; all reads until the next call see one point in time."""
+        self._snapshot.begin()
 
     def position(self) -> Position:
+        """Return the checkpoint, as of the last `refresh`."""
         there = self.session.fetch(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             self._checkpoint,
@@ -276,7 +231,7 @@ class MysqlSide:
         if not there:
             return Position()
         name = quote_path(*self._checkpoint)
-        return _position(self._moment.fetch(f"SELECT checkPoint FROM {name}"))  # noqa: S608
+        return _position(self._snapshot.fetch(f"SELECT checkPoint FROM {name}"))  # noqa: S608
 
     def write(
         self,
@@ -285,6 +240,7 @@ class MysqlSide:
         deleted: Sequence[Key],
         written: Sequence[Sequence[object]],
     ) -> None:
+        """Delete rows by key and write other rows completely, in one transaction."""
         kept = [n for n, c in enumerate(columns) if not c.is_generated]
         names = ", ".join(parameter_safe(quote_name(columns[n].name)) for n in kept)
         condition = " AND ".join(f"{name} = %s" for name in quoted_key(table))
@@ -306,7 +262,7 @@ class MysqlSide:
             cursor.execute("COMMIT")
 
     def close(self) -> None:
-        self._moment.close()
+        self._snapshot.close()
         self.session.close()
 
 
@@ -387,6 +343,10 @@ class SqliteSide:
 
     def close(self) -> None:
         self._database.close()
+
+
+Downstream = MysqlSide | SqliteSide
+"""The side that is compared with the upstream."""
 
 
 def _sqlite_name(table: SourceTable) -> str:

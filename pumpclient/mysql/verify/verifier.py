@@ -220,9 +220,9 @@ class Verifier:
         for name in self._down.tables():
             is_asked = name[0] in schemas and self._is_chosen(name)
             if is_asked and (name[0].lower(), name[1].lower()) not in known:
-                self._tell_only_there(".".join(name), "table", ())
+                self._note_only_there(".".join(name), "table", ())
 
-    def _tell_only_there(self, name: str, what: str, columns: tuple[str, ...]) -> None:
+    def _note_only_there(self, name: str, what: str, columns: tuple[str, ...]) -> None:
         self._report.only_downstream += 1
         if self._options.strict:
             self._note(Difference(name, f"{what} only downstream", columns))
@@ -245,7 +245,7 @@ class Verifier:
         own = there - {c.name.lower() for c in columns}
         only_there = tuple(c.name for c in found if c.name.lower() in own)
         if only_there:
-            self._tell_only_there(str(pair), "column", only_there)
+            self._note_only_there(str(pair), "column", only_there)
         is_alike = self._up.flavor is self._down.flavor and not pair.is_merged
         by_server = is_alike and not any(c.type == "json" for c in columns)
         for range_ in self._chunks(pair.here):
@@ -307,7 +307,7 @@ class Verifier:
 
     def _rows(
         self,
-        side: MysqlSide | Downstream,
+        side: Downstream,
         table: SourceTable,
         columns: tuple[ComparedColumn, ...],
         range_: Range,
@@ -316,21 +316,21 @@ class Verifier:
         return rows_of(columns, table.key, side.rows(table, columns, range_))
 
     def _wait(self) -> None:
-        moment = self._up.moment()
+        end = self._up.end()
         deadline_s = time.monotonic() + self._options.wait_s
         while True:
             self._down.refresh()
             position = self._down.position()
-            if moment.is_in(position, self._options.source):
+            if end.is_in(position, self._options.source):
                 return
             if time.monotonic() > deadline_s:
                 if not self._was_behind:
                     self._was_behind = True
-                    self._say(f"note: {moment.doubt(position, self._options.source)}")
+                    self._say(f"note: {end.doubt(position, self._options.source)}")
                 return
             if not self._has_waited:
                 self._has_waited = True
-                self._say(f"waiting until the downstream is at {moment}")
+                self._say(f"waiting until the downstream is at {end}")
             time.sleep(_POLL_S)
 
     def _repair(

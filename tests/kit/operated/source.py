@@ -22,7 +22,7 @@ from penstock.wire.codec import decode_prewrite_value
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source import command
 from pumpclient.mysql.source.service import SourceService
-from pumpclient.mysql.source.state.left_out import NO_TABLE
+from pumpclient.mysql.source.state.skipped import NO_TABLE
 from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Row
 from tests.kit.operated.source_world import PACE, SOURCE, TURN_S, WITHIN_S, Incarnation, Outside

@@ -39,7 +39,7 @@ from penstock.wire.binlog import Origin, Place
 from pumpclient.mysql.events.files import description_digest
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Purged
-from pumpclient.mysql.protocol.server import BinlogFile, ServerIdentity
+from pumpclient.mysql.protocol.server import ServerIdentity
 from pumpclient.mysql.relay import resume
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
 from pumpclient.mysql.relay.resume import History
@@ -340,7 +340,7 @@ class Upstream:
         """Let the real functions ask this server."""
         server, rules = self.server, self.rules
         nothing = parse_gtid_set("", self.flavor)
-        files = [BinlogFile(f"{BASE}.{f.number:06d}", f.end) for f in server.files]
+        files = {f"{BASE}.{f.number:06d}": f.end for f in server.files}
         if not rules.compares_sizes:
             files = []
         stands_in: dict[str, Any] = {

@@ -32,7 +32,7 @@ from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import database_collation, server_defaults
-from pumpclient.mysql.source.state.left_out import LeftOut
+from pumpclient.mysql.source.state.skipped import SkippedTables
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Statement
 
@@ -98,7 +98,7 @@ class Way:
     def _run(self, statement: Statement) -> None:
         if not statement.query.statement.strip().upper().startswith((b"CREATE", b"ALTER", b"DROP")):
             return
-        made = self._statements.translate(statement, {}, {}, LeftOut(()))
+        made = self._statements.translate(statement, {}, {}, SkippedTables(()))
         origin = Origin(source="s", epoch=1, file=1, position=statement.end.position)
         self._statements.execute(statement, made.pieces, origin)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -182,3 +184,31 @@ def test_the_flags_that_were_given_are_kept_without_secrets(tmp_path: Path) -> N
     argv = ["--syncer-to-host=db", "--syncer-to-password=secret", "--syncer-db-type=mysql"]
     config, _ = load_settings(argv, prog="drainer", env={})
     assert "secret" not in config.as_flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smaller:
+    REMOVED: ClassVar[Mapping[str, str]] = {"storage.block-bytes": "remove the key: it is 64 KiB"}
+
+    storage: Storage = field(default_factory=Storage)
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "place"),
+    [
+        (["--config", "FILE"], {}, r"node.toml:2"),
+        (["--storage-block-bytes=1"], {}, "--storage-block-bytes"),
+        (["--no-storage-block-bytes"], {}, "--no-storage-block-bytes"),
+        ([], {"NODE_STORAGE_BLOCK_BYTES": "1"}, "NODE_STORAGE_BLOCK_BYTES"),
+    ],
+)
+def test_a_former_setting_is_refused_with_its_replacement(
+    tmp_path: Path, argv: list[str], env: dict[str, str], place: str
+) -> None:
+    file = written(tmp_path, "[storage]\nblock-bytes = 1\n")[1]
+    given = [file if word == "FILE" else word for word in argv]
+    with pytest.raises(
+        NeedsOperator, match=f"{place}: storage.block-bytes is no longer"
+    ) as refused:
+        read_settings(Smaller, given, prog="node", env_prefix="NODE", env=env)
+    assert refused.value.hint == "remove the key: it is 64 KiB"

@@ -185,7 +185,7 @@ class Cascades:
         """Raise `NeedsOperator` or warn about the cascades that these pieces of DDL create."""
         for piece in pieces:
             found = cascades_of_piece(piece, dialect)
-            self._judge(found, _WHAT, _HINT_OF_DDL, is_decided=piece.is_ruled)
+            self._judge(found, _WHAT, _HINT_OF_DDL, is_decided=piece.is_override)
 
     def _judge(
         self, found: Sequence[Cascade], what: str, hint: str, *, is_decided: bool = False

@@ -43,7 +43,7 @@ from pumpclient.mysql.source.ddl.session import (
     means_utf8mb4,
 )
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
-from pumpclient.mysql.source.state.left_out import LeftOut, Verdict, judged
+from pumpclient.mysql.source.state.skipped import SkippedTables, Verdict, judged
 from pumpclient.mysql.translate.ddl_pieces import (
     Kept,
     OnlineDdl,
@@ -95,11 +95,14 @@ class Statements:
         *,
         tables: Tables,
         merges: bool = False,
+        only: frozenset[Name] | None = None,
     ) -> None:
         """Execute through `client` the statements that `rules` allow; for `merges` see `merged`.
 
-        `tables` asks the server for facts that only the server knows.
+        `tables` asks the server for facts that only the server knows. With `only`, just statements
+        that change one of these tables are executed.
         """
+        self._only = only
         self._tables = tables
         self._cascades = cascades
         self._merges = merges
@@ -113,17 +116,26 @@ class Statements:
             side_effects=lambda changed: tables.side_effects(changed),
         )
 
+    def of_tables(self, names: frozenset[Name]) -> Statements:
+        """Return an executor of the statements on some tables, without online DDL."""
+        return Statements(
+            self._client, self._rules, None, self._cascades,
+            tables=self._tables, merges=self._merges, only=names,
+        )  # fmt: skip
+
     def translate(
         self,
         statement: Statement,
         kept: Kept,
         rulings: Mapping[str, Mapping[str, Any]],
-        left_out: LeftOut,
+        left_out: SkippedTables,
     ) -> Translation:
         """Return the translation of a statement; raise `Refused`, naming its place and tables.
 
         A statement that cannot be followed is skipped if it certainly concerns only skipped tables.
         """
+        if self._only is not None and self._only.isdisjoint(self.tables_of(statement)):
+            return Translation((), kept)
         override = _override_of(rulings.get(place_of(statement)))
         schema = statement.query.schema.decode()
         if override is None and (phase := phase_to_skip(statement.query.variables())):
@@ -164,7 +176,9 @@ class Statements:
             return replace(found, left_out=self.tables_of(statement))
         return found
 
-    def judge(self, statement: Statement, translation: Translation, left_out: LeftOut) -> Verdict:
+    def judge(
+        self, statement: Statement, translation: Translation, left_out: SkippedTables
+    ) -> Verdict:
         """Return the pieces to execute, given the skipped tables; raise `Refused`."""
         catalog = self._client.session.schemas.catalog()
         try:
@@ -313,7 +327,7 @@ class Statements:
             passed = self._passed(piece, context)
             if not passed:
                 return False
-            if not piece.is_ruled:
+            if not piece.is_override:
                 done = [change for _, changes in passed for change in changes]
                 self._check_session(piece, statements, done, context, statement)
             sql = together([part for part, _ in passed]).sql
@@ -340,7 +354,7 @@ class Statements:
         """
         for ref in statement.refs:
             name = (ref.schema or "", ref.name)
-            if name not in piece.tables or piece.is_ruled:
+            if name not in piece.tables or piece.is_override:
                 continue
             if not (other := self._tables.namesake(*name)):
                 continue

@@ -60,9 +60,6 @@ class Routed(Transcoder):
 class Tables:
     """The tables of one source, by the names and ids in rows events."""
 
-    only: frozenset[tuple[str, str]] | None = None
-    """The server's tables whose rows are wanted; None means all that are replicated."""
-
     def __init__(
         self,
         client: PumpClient,
@@ -72,7 +69,15 @@ class Tables:
         online: OnlineDdl | None,
         *,
         merges: bool = False,
+        only: frozenset[tuple[str, str]] | None = None,
+        on_history: Callable[[int], None] = ignored,
     ) -> None:
+        """Want the rows of the tables `only`, or of all that are replicated.
+
+        `on_history` gets the numbers of rows that were skipped, see `Transcoder`.
+        """
+        self._only = only
+        self._on_history = on_history
         self._client = client
         self._schemas = schemas
         self._rules = rules
@@ -80,8 +85,6 @@ class Tables:
         self._online = online
         self._merges = merges
         self.sequences = Sequences()
-        self.on_history: Callable[[int], None] = ignored
-        """Called with numbers of rows that were skipped, see `Transcoder`."""
         self._said_versioned: set[tuple[str, str]] = set()
         self._sources: dict[str, set[tuple[str, str]]] = {}
         """The server's tables that are mapped to one table here, by its name in lower case."""
@@ -95,7 +98,7 @@ class Tables:
     def choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
         """Return the current reader of a table's rows, None if the rows are not wanted."""
         schema, name = table_map.schema, table_map.table
-        if self.only is not None and (schema, name) not in self.only:
+        if self._only is not None and (schema, name) not in self._only:
             return None
         if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
             return None
@@ -117,7 +120,7 @@ class Tables:
         if policy.takes_nothing:
             return None
         is_merged = self._merges and self._rules.router.is_routed(schema, name)
-        made = Routed(table_map, table, policy, is_merged=is_merged, on_history=self.on_history)
+        made = Routed(table_map, table, policy, is_merged=is_merged, on_history=self._on_history)
         if made.is_versioned and (schema, name) not in self._said_versioned:
             self._said_versioned.add((schema, name))
             log.warning(

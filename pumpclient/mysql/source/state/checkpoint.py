@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from dataclasses import fields as fields_of
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.cluster.etcd import EtcdClient, read, read_prefix, transact
 from penstock.cluster.lease import Lease
@@ -40,7 +40,7 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.relay.layout import Location
-from pumpclient.mysql.source.state.left_out import LeftOutTable
+from pumpclient.mysql.source.state.skipped import SkippedTable
 
 if TYPE_CHECKING:
     from pumpclient.client import PumpClient
@@ -73,7 +73,7 @@ class Checkpoint:
     """The state of online DDL."""
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Operators' overrides by "file:position"."""
-    left_out: tuple[LeftOutTable, ...] = ()
+    left_out: tuple[SkippedTable, ...] = ()
     """Tables that are skipped, and how much was skipped of any, as of `done`."""
     reloads: int = 0
     """The number of the last requested reload."""
@@ -133,7 +133,7 @@ class Checkpoint:
         """Return the stored checkpoint; raise `Malformed` if it is invalid."""
         try:
             fields = json.loads(text)
-            left_out = tuple(LeftOutTable(**each) for each in fields.pop("left_out", ()))
+            left_out = tuple(SkippedTable(**each) for each in fields.pop("left_out", ()))
             known = {name: value for name, value in fields.items() if name in _FIELDS}
             found = cls(**known, left_out=left_out)
             _ = found.place, found.written_place, found.is_within_load
@@ -185,19 +185,6 @@ def sources(etcd: EtcdClient) -> list[str]:
     found, _ = read_prefix(etcd, SOURCES)
     names = [key.removeprefix(SOURCES) for key in found]
     return [name for name in names if "/" not in name]
-
-
-class CheckpointStore(Protocol):
-    """The store of a syncer's checkpoint, as long as this process owns the source."""
-
-    def is_ours(self) -> bool:
-        """Return whether no other process can own the source."""
-
-    def is_lost(self) -> bool:
-        """Return whether another process may own the source."""
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, durably; raise `Retryable` when the source is not ours."""
 
 
 class SourceStore:
@@ -286,6 +273,7 @@ class SourceStore:
         return None if found is None else Checkpoint.parse(found, self._key)
 
     def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint, durably; raise `Retryable` when the source is not ours."""
         text = json.dumps(asdict(checkpoint), ensure_ascii=False).encode()
         begun = Begun(checkpoint.epoch, is_followed=True)
         put = self._etcd.transactions.put

@@ -26,7 +26,7 @@ from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
-from pumpclient.mysql.source.state.left_out import LeftOutTable
+from pumpclient.mysql.source.state.skipped import SkippedTable
 from pumpclient.mysql.translate.outputs import Refused, place_text
 from pumpclient.schema import split_name
 
@@ -175,7 +175,7 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
     return replace(checkpoint, rulings=left), f"{place} is not overridden any more\n"
 
 
-def forget_rulings(rulings: Mapping[str, object], begin: Location) -> dict[str, Any]:
+def forget_overrides(rulings: Mapping[str, object], begin: Location) -> dict[str, Any]:
     """Return no overrides, and log the overrides that are lost where another history starts.
 
     A place is a file and a position, which denote another event in another history.
@@ -247,10 +247,10 @@ def choices(
     return tuple(found)
 
 
-def _of(checkpoint: Checkpoint, name: Name) -> LeftOutTable:
+def _of(checkpoint: Checkpoint, name: Name) -> SkippedTable:
     known = {each.name: each for each in checkpoint.left_out}
     schema, table = name
-    return known.get(name) or LeftOutTable(schema=schema, table=table, since=checkpoint.done)
+    return known.get(name) or SkippedTable(schema=schema, table=table, since=checkpoint.done)
 
 
 def _without_reload(checkpoint: Checkpoint, number: int) -> Checkpoint:
@@ -261,7 +261,7 @@ def _without_reload(checkpoint: Checkpoint, number: int) -> Checkpoint:
     return replace(checkpoint, left_out=tuple(tables))
 
 
-def _with(checkpoint: Checkpoint, table: LeftOutTable) -> Checkpoint:
+def _with(checkpoint: Checkpoint, table: SkippedTable) -> Checkpoint:
     others = [each for each in checkpoint.left_out if each.name != table.name]
     is_kept = table.is_whole or not table.is_complete
     return replace(checkpoint, left_out=(*others, *[table] * is_kept))

@@ -1,4 +1,4 @@
-"""The context of a source's run: its objects, its bounds, and its counters.
+"""The context of a source's run: its objects and its counters.
 
 The syncer writes the counters, and the pages read them, without locks.
 """
@@ -18,8 +18,8 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, CheckpointStore
-from pumpclient.mysql.source.state.left_out import LeftOutTable
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, FollowFile, SourceStore
+from pumpclient.mysql.source.state.skipped import SkippedTable
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class SourceCounters:
     overrides: tuple[str, ...] = ()
     """The operator's choices for the problem, with the consequences, the safest first."""
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    left_out: tuple[LeftOutTable, ...] = ()
+    left_out: tuple[SkippedTable, ...] = ()
     """Tables that are skipped, and how much of any table was, as far as the stream was read."""
     load: Mapping[str, Any] = field(default_factory=dict)
     """The result of the initial load, or of a reload of all tables; empty without one."""
@@ -89,20 +89,11 @@ class SourceCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncOptions:
-    """Bounds of groups, and how often the checkpoint is stored."""
-
-    group_count_max: int = 512
-    group_bytes_max: int = 4 << 20
-    checkpoint_interval_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncContext:
     """The objects that a run works with; all of them outlive the run."""
 
     client: PumpClient
-    store: CheckpointStore
+    store: SourceStore | FollowFile
     journal: Journal
     tables: Tables
     statements: Statements

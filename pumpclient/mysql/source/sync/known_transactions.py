@@ -62,22 +62,22 @@ class KnownTransactions:
         """
         self._gtids = gtids
         self._since_s = since_s
-        self._leaves_out = since_s > 0
+        self._skips = since_s > 0
         self.count = 0
 
     @property
     def is_needed(self) -> bool:
         return self._gtids is not None or self._since_s > 0
 
-    def is_left_out(self, event: bytes, checksum: Checksum) -> bool:
+    def is_skipped(self, event: bytes, checksum: Checksum) -> bool:
         """Take the next event; return whether it is skipped."""
         timestamp_s, type_, server_id, _, _, _ = HEADER.unpack_from(event)
         if type_ in _BEGINS:
             if self._since_s and timestamp_s >= self._since_s:
                 self._since_s = 0
-            self._leaves_out = self._since_s > 0 or self._has(type_, event, server_id, checksum)
-            self.count += self._leaves_out
-        return self._leaves_out and type_ not in _KEPT
+            self._skips = self._since_s > 0 or self._has(type_, event, server_id, checksum)
+            self.count += self._skips
+        return self._skips and type_ not in _KEPT
 
     def _has(self, type_: int, event: bytes, server_id: int, checksum: Checksum) -> bool:
         gtids = self._gtids

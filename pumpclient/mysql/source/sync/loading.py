@@ -120,7 +120,6 @@ def load_tables(
         translator=Translator(is_replicated=is_replicated, target=rules.target, online=None),
         policy=rules.of_rows,
         readers=settings.readers,
-        rows_per_chunk=settings.rows_per_chunk,
         transaction_bytes=settings.transaction_bytes,
         rate_bytes_per_s=settings.rate_bytes_per_s or None,
         sink=settings.sink_options(),

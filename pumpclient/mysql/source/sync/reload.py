@@ -36,15 +36,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from pumpclient.client import PumpClient
-from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile, now_text
@@ -53,16 +50,14 @@ from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import Growth, RelayReader
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
-from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, FollowFile, fresh_epoch
-from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable
 from pumpclient.mysql.source.state.overrides import Edit
-from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext, SyncOptions
+from pumpclient.mysql.source.state.skipped import SkippedTable, SkippedTables
+from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext
 from pumpclient.mysql.source.sync.loading import report_text, siblings
 from pumpclient.mysql.source.sync.syncer import Syncer
-from pumpclient.mysql.translate.ddl_pieces import Kept, Translation, Translator
-from pumpclient.mysql.translate.outputs import Statement
+from pumpclient.mysql.translate.ddl_pieces import Translator
 
 log = logging.getLogger(__name__)
 
@@ -82,27 +77,6 @@ class Pace:
     reload_poll_s: float = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """The context that all reloads of one source share."""
-
-    config: SourceConfig
-    client: PumpClient
-    address: ServerAddress
-    rules: Rules
-    flavor: Flavor
-    statements: Callable[[frozenset[Name]], Statements]
-    """Makes the executor of the statements on some tables only."""
-    counters: SourceCounters
-    """The source's own."""
-    may_commit: Callable[[], bool]
-    change: Callable[[Edit], Future[str]]
-    """Changes the source's checkpoint, between two of its runs and in its thread."""
-    wake: Callable[[], None]
-    """Makes the source look for reloads again."""
-    pace: Pace
-
-
 @dataclass(slots=True)
 class ReloadStatus:
     """A reload on the status page."""
@@ -113,30 +87,13 @@ class ReloadStatus:
     started: str = ""
 
 
-class StatementsOfSome(Statements):
-    """Executes only the statements that change the given tables."""
-
-    only: frozenset[Name] = frozenset()
-
-    def translate(
-        self,
-        statement: Statement,
-        kept: Kept,
-        rulings: Mapping[str, Mapping[str, Any]],
-        left_out: LeftOut,
-    ) -> Translation:
-        if self.only.isdisjoint(self.tables_of(statement)):
-            return Translation((), kept)
-        return super().translate(statement, kept, rulings, left_out)
-
-
 class Reload:
     """A reload of one table, or all with one target; starts immediately, on a thread of its own."""
 
     def __init__(
         self,
-        here: Surroundings,
-        tables: Sequence[LeftOutTable],
+        here: Reloads,
+        tables: Sequence[SkippedTable],
         server: str,
         suffix: int,
         growth: Growth,
@@ -152,7 +109,7 @@ class Reload:
         stem = f"{here.config.source_id}.reload-{self.number}"
         self._files = here.config.data_dir, stem
         self._load_file = here.config.data_dir / f"{stem}.load.json"
-        self._follow = FollowFile(here.config.data_dir / f"{stem}.json", here.may_commit)
+        self._follow = FollowFile(here.config.data_dir / f"{stem}.json", here.context.store.is_ours)
         self._source = f"{here.config.source_id}/reload"
         self._stopped = threading.Event()
         self._syncer: Syncer | None = None
@@ -218,7 +175,7 @@ class Reload:
         if state is None or not self.names <= state.begun:
             self._remove_files()
             # The table downstream is old and will be dropped.
-            epoch = fresh_epoch(here.client, self._source)
+            epoch = fresh_epoch(here.context.client, self._source)
             state = LoadState(
                 source=self._source, epoch=epoch, begun=self.names, started=now_text()
             )
@@ -233,14 +190,13 @@ class Reload:
                 only=self.names,
                 before_changes=self._wait_for_source,
                 readers=settings.readers,
-                rows_per_chunk=settings.rows_per_chunk,
                 transaction_bytes=settings.transaction_bytes,
                 rate_bytes_per_s=settings.rate_bytes_per_s or None,
-                may_commit=here.may_commit,
+                may_commit=here.context.store.is_ours,
             )
             self.status = ReloadStatus("loads", started=state.started)
             load = Load(
-                here.address, here.client, self._load_file, options,
+                here.address, here.context.client, self._load_file, options,
                 is_stopped=self._stopped.is_set,
             )  # fmt: skip
             state = load.run(self._source, state.epoch)
@@ -257,7 +213,7 @@ class Reload:
 
         Raises `NeedsOperator` for tables that are `missing` on the server without a DROP.
         """
-        counters, at = self._here.counters, self._location(place)
+        counters, at = self._here.context.counters, self._location(place)
         self.status.state = f"waits until the source is at {at}"
         while True:
             read = counters.read_location
@@ -307,7 +263,7 @@ class Reload:
             )
 
     def _source_place(self) -> Location:
-        checkpoint = self._here.counters.checkpoint
+        checkpoint = self._here.context.counters.checkpoint
         assert checkpoint is not None, "a source that runs has one"
         return checkpoint.place
 
@@ -323,32 +279,26 @@ class Reload:
         assert found is not None, "it was stored before"
         if found.place >= end:
             return
-        config = here.config
+        client, config = here.context.client, here.config
         folder, stem = self._files
         with closing(Journal(folder / f"{stem}.journal")) as journal:
-            settle(here.client.session, journal)
+            settle(client.session, journal)
             tables = Tables(
-                here.client, here.client.session.schemas, here.rules, here.address, None,
-                merges=here.config.shard_mode == OPTIMISTIC,
+                client, client.session.schemas, here.rules, here.address, None,
+                merges=here.config.shard_mode == OPTIMISTIC, only=self.names,
             )  # fmt: skip
-            tables.only = self.names
             context = SyncContext(
-                client=here.client,
+                client=client,
                 store=self._follow,
                 journal=journal,
                 tables=tables,
-                statements=here.statements(self.names),
-                counters=SourceCounters(rulings=here.counters.rulings),
+                statements=here.context.statements.of_tables(self.names),
+                counters=SourceCounters(rulings=here.context.counters.rulings),
                 source_id=self._source,
-                flavor=here.flavor,
-            )
-            options = SyncOptions(
-                group_count_max=config.sync.group_count_max,
-                group_bytes_max=config.sync.group_bytes_max,
-                checkpoint_interval_s=config.sync.checkpoint_interval_s,
+                flavor=here.context.flavor,
             )
             reader = RelayReader(config.relay.dir, found.place, self._growth)
-            self._syncer = Syncer(context, reader, found, options, until=end)
+            self._syncer = Syncer(context, reader, found, config.sync.group_count_max, until=end)
             if self._stopped.is_set():
                 self._syncer.stop()
             try:
@@ -371,7 +321,7 @@ class Reload:
 
     def _joined(self, loaded: LoadState, checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         """Apply the rest with the source stopped at `checkpoint`, then follow the table."""
-        left_out = LeftOut(checkpoint.left_out)
+        left_out = SkippedTables(checkpoint.left_out)
         tables = [each for each in left_out.tables if each.reload == self.number]
         if {each.name for each in tables} != self.names or checkpoint.server != self._server:
             raise Retryable(
@@ -400,7 +350,7 @@ class Reload:
         )
 
     def _check_there(self) -> None:
-        rules, catalog = self._here.rules, self._here.client.session.schemas.catalog()
+        rules, catalog = self._here.rules, self._here.context.client.session.schemas.catalog()
         for name in sorted(self.names - self._dropped.keys()):
             target = rules.target(*name)
             if catalog.table(*target) is None:
@@ -418,13 +368,29 @@ class Reload:
                 path.unlink()
 
 
-@dataclass(slots=True)
 class Reloads:
     """The reloads of one source, one after the other."""
 
-    here: Surroundings
-    _running: Reload | None = None
-    _ended: dict[int, tuple[frozenset[Name], ReloadStatus]] = field(default_factory=dict)
+    def __init__(
+        self,
+        config: SourceConfig,
+        context: SyncContext,
+        address: ServerAddress,
+        rules: Rules,
+        *,
+        change: Callable[[Edit], Future[str]],
+        wake: Callable[[], None],
+        pace: Pace,
+    ) -> None:
+        """Share the source's `context`.
+
+        `change` changes the source's checkpoint between two of its runs and in its thread; `wake`
+        makes the source look for reloads again.
+        """
+        self.config, self.context, self.address, self.rules = config, context, address, rules
+        self.change, self.wake, self.pace = change, wake, pace
+        self._running: Reload | None = None
+        self._ended: dict[int, tuple[frozenset[Name], ReloadStatus]] = {}
 
     @property
     def statuses(self) -> Mapping[Name, ReloadStatus]:
@@ -439,7 +405,7 @@ class Reloads:
 
     def see(self, checkpoint: Checkpoint, growth: Growth) -> None:
         """Start the reloads that a checkpoint requests; end all others."""
-        wanted: dict[int, list[LeftOutTable]] = {}
+        wanted: dict[int, list[SkippedTable]] = {}
         for table in sorted(checkpoint.left_out, key=lambda each: each.reload):
             if table.reload:
                 wanted.setdefault(table.reload, []).append(table)
@@ -454,7 +420,7 @@ class Reloads:
         for number, tables in wanted.items():
             if number not in self._ended:
                 suffix = checkpoint.place.suffix
-                self._running = Reload(self.here, tables, checkpoint.server, suffix, growth)
+                self._running = Reload(self, tables, checkpoint.server, suffix, growth)
                 return
 
     def cancel(self, names: Sequence[Name]) -> None:

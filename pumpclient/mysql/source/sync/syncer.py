@@ -55,9 +55,9 @@ from pumpclient.mysql.rows.table_map import Name, TableMap
 from pumpclient.mysql.source.ddl.execution import place_of
 from pumpclient.mysql.source.ddl.table_mapping import Routed
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
-from pumpclient.mysql.source.state.left_out import LeftOut, Verdict
-from pumpclient.mysql.source.state.overrides import forget_rulings
-from pumpclient.mysql.source.sync.context import SyncContext, SyncOptions
+from pumpclient.mysql.source.state.overrides import forget_overrides
+from pumpclient.mysql.source.state.skipped import SkippedTables, Verdict
+from pumpclient.mysql.source.sync.context import SyncContext
 from pumpclient.mysql.source.sync.grouping import Gatherer
 from pumpclient.mysql.source.sync.known_transactions import (
     LISTS,
@@ -71,8 +71,8 @@ from pumpclient.mysql.translate.outputs import (
     Finished,
     Output,
     Refused,
-    RowsLeftOut,
     SequenceRows,
+    SkippedRows,
     Statement,
     TableChanges,
     Undone,
@@ -83,6 +83,8 @@ log = logging.getLogger(__name__)
 
 _TYPE_AT = 4
 _LOGGED_BYTES = 500
+_GROUP_BYTES_MAX = 4 << 20
+_CHECKPOINT_INTERVAL_S = 1.0
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _OF_FILES = (_DESCRIPTION, *LISTS)
 _before_ddl = failpoints.point("source.before_ddl")
@@ -98,7 +100,7 @@ class Syncer:
         context: SyncContext,
         reader: RelayReader,
         checkpoint: Checkpoint,
-        options: SyncOptions,
+        group_count_max: int,
         *,
         until: Location | None = None,
     ) -> None:
@@ -106,7 +108,6 @@ class Syncer:
         self._until = until
         self._context = context
         self._reader = reader
-        self._options = options
         self._checkpoint = checkpoint
         self._committed = checkpoint  # Guarded by the lock, like `_saved_s`.
         self._lock = threading.Lock()
@@ -122,12 +123,12 @@ class Syncer:
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
         self._catch_up = CatchUp(context.floors, checkpoint)
-        self._left_out = LeftOut(checkpoint.left_out)
+        self._left_out = SkippedTables(checkpoint.left_out)
         self._assembler = self._assembler_from(checkpoint.place)
         client_options = context.client.session.options
         self._gatherer = Gatherer(
-            count_max=options.group_count_max,
-            bytes_max=options.group_bytes_max,
+            count_max=group_count_max,
+            bytes_max=_GROUP_BYTES_MAX,
             spill_bytes=client_options.spill_bytes,
             spill_dir=client_options.spill_dir,
         )
@@ -214,7 +215,7 @@ class Syncer:
             raise self._reader.damaged(begin)
         elif type_ in LISTS:
             self._gtids.add_list(type_, event, self._checksum)
-        if self._known.is_needed and self._known.is_left_out(event, self._checksum):
+        if self._known.is_needed and self._known.is_skipped(event, self._checksum):
             return
         self._catch_up.at = end
         for output in self._assembler.take(begin, end, event):
@@ -236,7 +237,7 @@ class Syncer:
         self._gatherer.drop_open()
         self._left_out.drop_open()
 
-    def _is_left_out(self, schema: str, table: str) -> bool:
+    def _is_table_skipped(self, schema: str, table: str) -> bool:
         return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
 
     def _is_skipped(self, end: Location) -> bool:
@@ -262,13 +263,13 @@ class Syncer:
             self._finished(output)
         elif isinstance(output, Statement):
             self._statement(output)
-        elif isinstance(output, RowsLeftOut):
-            self._rows_left_out(output)
+        elif isinstance(output, SkippedRows):
+            self._rows_skipped(output)
         else:
             assert isinstance(output, Undone), "there are no others"
             self._undone()
 
-    def _rows_left_out(self, output: RowsLeftOut) -> None:
+    def _rows_skipped(self, output: SkippedRows) -> None:
         name, rows = output
         self._left_out.add(name, rows)
         if name is None or not self._left_out.has(*name):
@@ -322,7 +323,7 @@ class Syncer:
             log.info("%s: left out, %s", place_of(statement), translation.skipped)
         if pieces or verdict.renamed:
             self._assembler.forget_tables()
-        self._note_left_out(statement, translation, verdict)
+        self._note_skipped(statement, translation, verdict)
         self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
         self._advance(statement.end, statement.gtid)
         counters.seen(statement.end, statement.timestamp_s)
@@ -356,7 +357,7 @@ class Syncer:
         translation = self._catch_up.without_loaded(translation)
         return translation, statements.judge(statement, translation, self._left_out)
 
-    def _note_left_out(
+    def _note_skipped(
         self, statement: Statement, translation: Translation, verdict: Verdict
     ) -> None:
         place = str(statement.end)
@@ -435,7 +436,7 @@ class Syncer:
         self._save()
 
     def _save_when_due(self) -> None:
-        if time.monotonic() - self._saved_s >= self._options.checkpoint_interval_s:
+        if time.monotonic() - self._saved_s >= _CHECKPOINT_INTERVAL_S:
             self._save()
 
     def _save(self) -> None:
@@ -470,7 +471,7 @@ class Syncer:
         log.info("on in %s of %s, epoch %d", begin, server, epoch)
         self._suffix, self._end, self._restart = begin.suffix, begin, None
         self._written = None
-        self._context.counters.rulings = forget_rulings(self._context.counters.rulings, begin)
+        self._context.counters.rulings = forget_overrides(self._context.counters.rulings, begin)
         self._checkpoint = replace(
             self._checkpoint,
             epoch=epoch,
@@ -494,7 +495,10 @@ class Syncer:
 
     def _assembler_from(self, done: Location) -> Assembler:
         return Assembler(
-            self._choose, done=done, is_left_out=self._is_left_out, is_skipped=self._is_skipped
+            self._choose,
+            done=done,
+            is_table_skipped=self._is_table_skipped,
+            is_skipped=self._is_skipped,
         )
 
     def _known_from(self, checkpoint: Checkpoint) -> KnownTransactions:

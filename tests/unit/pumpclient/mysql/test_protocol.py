@@ -26,7 +26,6 @@ from pumpclient.mysql.protocol.stream import (
     FULL_PACKET,
     BinlogStream,
     PacketReader,
-    ReplicaSession,
     StreamOptions,
     draw_server_id,
     session_statements,
@@ -177,8 +176,9 @@ def test_a_server_id_is_drawn_until_it_is_free() -> None:
 
 
 def test_a_mysql_is_set_up_under_both_names_of_its_variables() -> None:
-    wanted = ReplicaSession(heartbeat_s=1.5, replica_uuid=uuid.UUID(UUID), semi_sync=True)
-    made = session_statements(Flavor.MYSQL, wanted)
+    made = session_statements(
+        Flavor.MYSQL, heartbeat_s=1.5, replica_uuid=uuid.UUID(UUID), semi_sync=True
+    )
     text = "\n".join(statement for statement, _ in made)
     for name in ("binlog_checksum", "heartbeat_period"):
         assert f"@master_{name}" in text
@@ -192,8 +192,9 @@ def test_a_mysql_is_set_up_under_both_names_of_its_variables() -> None:
 
 def test_a_mariadb_gets_what_this_replica_can_and_where_to_begin() -> None:
     behind = MariadbGtidSet.parse("0-1-100,0-2-90,3-1-7")
-    wanted = ReplicaSession(heartbeat_s=1, replica_uuid=uuid.UUID(UUID), start_after=behind)
-    made = session_statements(Flavor.MARIADB, wanted)
+    made = session_statements(
+        Flavor.MARIADB, heartbeat_s=1, replica_uuid=uuid.UUID(UUID), start_after=behind
+    )
     assert ("SET @mariadb_slave_capability = %s", (4,)) in made
     assert ("SET @slave_connect_state = %s", ("0-1-100,3-1-7",)) in made
     assert ("SET @slave_gtid_strict_mode = %s", (1,)) in made

@@ -24,6 +24,7 @@ from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup, settle
 from pumpclient.mysql.relay.layout import Location
+from pumpclient.mysql.source.config import LoadConfig, OnlineConfig
 from pumpclient.mysql.source.ddl import merged, table_mapping
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.session import ServerDefaults
@@ -139,14 +140,14 @@ ROTATE = make_event(EventType.ROTATE, b"12345678name")
 def test_what_a_gtid_set_has_is_left_out_with_all_its_events() -> None:
     known = KnownTransactions(MariadbGtidSet.parse("0-1-5"), 0)
     events = [gtid(4), ROWS, gtid(5), ROTATE, ROWS, gtid(6), ROWS]
-    left_out = [known.is_left_out(event, Checksum.CRC32) for event in events]
+    left_out = [known.is_skipped(event, Checksum.CRC32) for event in events]
     assert left_out == [True, True, True, False, True, False, False]
 
 
 def test_before_a_moment_all_is_left_out_and_nothing_behind_the_first_that_is_not() -> None:
     known = KnownTransactions(None, 1000)
     events = [gtid(1, 999), ROWS, gtid(2, 1000), ROWS, gtid(3, 998), ROWS]
-    left_out = [known.is_left_out(event, Checksum.CRC32) for event in events]
+    left_out = [known.is_skipped(event, Checksum.CRC32) for event in events]
     assert left_out == [True, True, False, False, False, False]
     assert not known.is_needed
 
@@ -343,3 +344,13 @@ def test_tables_that_a_route_makes_one_by_accident_or_in_other_letters_are_refus
         [("other", "t"), ("other", "T")],  # Without a route, with the first row of the second.
     ):
         tables_of(server, monkeypatch, **schemas).check_merged()
+
+
+def test_a_low_rate_of_a_load_makes_its_transactions_smaller() -> None:
+    sizes = [LoadConfig(rate_bytes_per_s=rate).transaction_bytes for rate in (0, 1, 10**5, 10**9)]
+    assert sizes == [1 << 20, 4 << 10, 10**4, 1 << 20]
+
+
+def test_without_patterns_tables_of_online_ddl_tools_are_replicated_like_others() -> None:
+    assert OnlineConfig(shadow=(), trash=()).rules() is None
+    assert OnlineConfig(shadow=()).rules() is not None

@@ -53,7 +53,7 @@ NO_TABLE: Name = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutTable:
+class SkippedTable:
     """One table of the server; counts since `since`, a place in the relay log."""
 
     schema: str
@@ -90,23 +90,23 @@ class LeftOutTable:
         return f"{self.schema}.{self.table}" if self.schema else "(no table)"
 
 
-class LeftOut:
+class SkippedTables:
     """All skipped tables, as of one place of the stream."""
 
-    def __init__(self, tables: Iterable[LeftOutTable]) -> None:
+    def __init__(self, tables: Iterable[SkippedTable]) -> None:
         self._tables = {each.name: each for each in tables}
         self._open_rows: Counter[Name] = Counter()
         self._open_events: Counter[Name] = Counter()
 
     @property
-    def tables(self) -> tuple[LeftOutTable, ...]:
+    def tables(self) -> tuple[SkippedTable, ...]:
         return tuple(self._tables.values())
 
     def has(self, schema: str, table: str) -> bool:
         found = self._tables.get((schema, table))
         return found is not None and found.is_whole
 
-    def of(self, name: Name) -> LeftOutTable | None:
+    def of(self, name: Name) -> SkippedTable | None:
         return self._tables.get(name)
 
     def add(self, name: Name | None, rows: int | None) -> None:
@@ -155,15 +155,15 @@ class LeftOut:
         if moved is not None:
             self._tables[new] = replace(moved, schema=new[0], table=new[1])
 
-    def change(self, table: LeftOutTable) -> None:
+    def change(self, table: SkippedTable) -> None:
         self._tables[table.name] = table
 
     def remove(self, name: Name) -> None:
         self._tables.pop(name, None)
 
-    def _known(self, name: Name, place: str) -> LeftOutTable:
+    def _known(self, name: Name, place: str) -> SkippedTable:
         schema, table = name
-        return self._tables.get(name) or LeftOutTable(schema=schema, table=table, since=place)
+        return self._tables.get(name) or SkippedTable(schema=schema, table=table, since=place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Verdict:
 
 def judged(
     translation: Translation,
-    left_out: LeftOut,
+    left_out: SkippedTables,
     exists: Callable[[Name], bool],
     target: Callable[[Name], Name] = lambda name: name,
 ) -> Verdict:
@@ -197,7 +197,7 @@ def judged(
     `target` maps a table of the server to the cluster. Raises `NeedsOperator` for a statement that
     copies the definition of a skipped table.
     """
-    marks, here = LeftOut(left_out.tables), _Here(exists)
+    marks, here = SkippedTables(left_out.tables), _Here(exists)
     pieces: list[Piece | None] = []
     counted: list[Name] = []
     renamed: list[tuple[Name, Name]] = []
@@ -206,7 +206,7 @@ def judged(
     joined: list[tuple[Name, int]] = []
     reloads = {target(each.name): each.reload for each in left_out.tables if each.reload}
     for piece in _followed(translation.pieces, marks):
-        if piece.is_ruled:
+        if piece.is_override:
             pieces.append(piece)
             continue
         statement = parse(piece.source_sql)[1][0]
@@ -248,7 +248,7 @@ def judged(
 
 
 def _dropping(
-    piece: Piece, statement: Parsed, names: Sequence[Name], marks: LeftOut, here: _Here
+    piece: Piece, statement: Parsed, names: Sequence[Name], marks: SkippedTables, here: _Here
 ) -> Piece | None:
     """Reduce a DROP: of the skipped tables, keep only those that the cluster has."""
     kept = [
@@ -259,18 +259,18 @@ def _dropping(
     return together(kept) if kept else None
 
 
-def _is_dropped(name: Name, marks: LeftOut) -> bool:
+def _is_dropped(name: Name, marks: SkippedTables) -> bool:
     found = marks.of(name)
     return found is not None and bool(found.dropped)
 
 
-def _followed(pieces: Iterable[Piece], marks: LeftOut) -> Iterator[Piece]:
+def _followed(pieces: Iterable[Piece], marks: SkippedTables) -> Iterator[Piece]:
     for piece in pieces:
         is_known = any(marks.of(name) is not None for name in piece.tables)
-        yield from pair_by_pair(piece) if is_known and not piece.is_ruled else [piece]
+        yield from pair_by_pair(piece) if is_known and not piece.is_override else [piece]
 
 
-def _joined(name: Name, reload: int | None, marks: LeftOut) -> list[tuple[Name, int]]:
+def _joined(name: Name, reload: int | None, marks: SkippedTables) -> list[tuple[Name, int]]:
     if reload is None or marks.has(*name):
         return []
     marks.begin(name, "", reload)
@@ -314,18 +314,18 @@ def _target(piece: Piece, statement: Parsed, number: int) -> Name:
     return ref_names[number]
 
 
-def _renaming(piece: Piece, statement: Parsed, is_left_out: bool, here: _Here) -> Piece | None:
+def _renaming(piece: Piece, statement: Parsed, is_skipped: bool, here: _Here) -> Piece | None:
     """Return the RENAME to run here; of a skipped table only the name changes."""
     old, new = _target(piece, statement, 0), _target(piece, statement, 1)
     is_here = here.rename(old, new)
-    if not is_left_out:
+    if not is_skipped:
         return piece
     if not is_here:
         return None
     return replace(piece, sql=f"RENAME TABLE {quote_path(*old)} TO {quote_path(*new)}")
 
 
-def _check_likened(piece: Piece, statement: Parsed, left_out: LeftOut) -> None:
+def _check_likened(piece: Piece, statement: Parsed, left_out: SkippedTables) -> None:
     like = likened(statement, "")
     if like is None:
         return

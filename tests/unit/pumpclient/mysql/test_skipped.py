@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.source.state.left_out import LeftOut, LeftOutTable, Verdict, judged
+from pumpclient.mysql.source.state.skipped import SkippedTable, SkippedTables, Verdict, judged
 from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Translator
 from pumpclient.mysql.translate.statement_objects import changed_tables
 
 T, U = ("shop", "t"), ("shop", "u")
 
 
-def left_out(*names: tuple[str, str], **figures: Any) -> LeftOut:
+def left_out(*names: tuple[str, str], **figures: Any) -> SkippedTables:
     made = (
-        LeftOutTable(schema=s, table=t, since="a|000001.000001:4", is_whole=True, **figures)
+        SkippedTable(schema=s, table=t, since="a|000001.000001:4", is_whole=True, **figures)
         for s, t in names
     )
-    return LeftOut(made)
+    return SkippedTables(made)
 
 
-def verdict(sql: str, tables: LeftOut, here: tuple[tuple[str, str], ...] = (T, U)) -> Verdict:
+def verdict(sql: str, tables: SkippedTables, here: tuple[tuple[str, str], ...] = (T, U)) -> Verdict:
     found = Translator(online=None).translate(sql, "shop", {})
     return judged(found, tables, lambda name: name in here)
 
@@ -118,7 +118,7 @@ def test_the_drop_of_a_left_out_table_is_noted_until_the_table_is_there_again(
     again = verdict("CREATE TABLE t (id INT)", tables)
     assert (again.counted, again.moved) == ((T,), (T,))
     tables.add_statement([T], "a|000001.000001:19")
-    assert tables.of(T) == LeftOutTable(
+    assert tables.of(T) == SkippedTable(
         schema="shop", table="t", since="a|000001.000001:4", is_whole=True, reload=1, statements=1
     )
     assert verdict("CREATE TABLE IF NOT EXISTS t (id INT)", tables).moved == ()
@@ -166,7 +166,7 @@ def test_a_table_that_is_created_where_a_reload_puts_others_joins_it() -> None:
     def target(name: tuple[str, str]) -> tuple[str, str]:
         return "shop", name[1].rstrip("0123456789")
 
-    def found(sql: str, tables: LeftOut) -> Verdict:
+    def found(sql: str, tables: SkippedTables) -> Verdict:
         made = Translator(online=None).translate(sql, "shop", {})
         return judged(made, tables, lambda name: name == ("shop", "t"), target)
 
