@@ -150,9 +150,6 @@ class MysqlGtidSet:
             }
         )
 
-    def intersect(self, other: MysqlGtidSet) -> MysqlGtidSet:
-        return self.subtract(self.subtract(other))
-
     def __bool__(self) -> bool:
         return bool(self._sources)
 
@@ -379,11 +376,6 @@ class MariadbGtidSet:
 
     def subtract(self, other: MariadbGtidSet) -> MariadbGtidSet:
         return MariadbGtidSet(gtid for gtid in self if gtid not in other)
-
-    def intersect(self, other: MariadbGtidSet) -> MariadbGtidSet:
-        """Return the ids of either that are at or before the positions of the other."""
-        mine = [gtid for gtid in self if gtid in other]
-        return MariadbGtidSet([*mine, *(gtid for gtid in other if gtid in self)])
 
     def _last(self, domain: int) -> int:
         return max(self._domains.get(domain, {}).values(), default=-1)

@@ -46,6 +46,16 @@ class RowPolicy:
         if met:
             raise _refused(f"rows with {', '.join(_EVENTS[kind] for kind in met)}")
 
+    def passing(self, kind: MutationType, rows: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the rows of a kind of change that pass; raise as `check`."""
+        if self.takes_all:
+            return rows
+        self.check(bytes([kind]))
+        if kind in self.dropped:
+            return ()
+        is_kept = self.is_kept
+        return rows if is_kept is None else [row for row in rows if is_kept(kind, row)]
+
 
 _ALL = RowPolicy(frozenset(), None)
 _NOTHING = RowPolicy(frozenset(MutationType), None)

@@ -116,18 +116,9 @@ class Passing:
     def takes_all(self) -> bool:
         return self.policy is None or self.policy.takes_all
 
-    def rows(self, rows: list[bytes]) -> list[bytes]:
+    def rows(self, rows: Sequence[bytes]) -> Sequence[bytes]:
         """Return the rows that pass as inserts; raise `NeedsOperator` if a rule says Error."""
-        policy = self.policy
-        if policy is None or policy.takes_all:
-            return rows
-        policy.check(bytes([MutationType.INSERT]))
-        if MutationType.INSERT in policy.dropped:
-            return []
-        is_kept = policy.is_kept
-        if is_kept is None:
-            return rows
-        return [row for row in rows if is_kept(MutationType.INSERT, row)]
+        return rows if self.policy is None else self.policy.passing(MutationType.INSERT, rows)
 
 
 class RowWriter:

@@ -117,15 +117,12 @@ class ResumeFinder:
         if start.gtids is not None:
             gtids = parse_gtid_set(start.gtids, identity.flavor)
             answered, file = file_after(self._address, self._options, gtids)
-            self._check_same(answered, identity)
+            check_same(self._address, answered, identity)
             return file
         if start.time_s is not None:
             return file_at(self._address, self._options, start.time_s)
         with self._address.session() as connection:
             return master_status(connection, identity.flavor).file
-
-    def _check_same(self, answered: ServerIdentity, identity: ServerIdentity) -> None:
-        check_same(self._address, answered, identity)
 
     def _switch(
         self, current: SubDir, found: Recovered, identity: ServerIdentity, start: Start
@@ -172,7 +169,7 @@ class ResumeFinder:
 
     def _accepted(self, identity: ServerIdentity) -> Recovered:
         history = history_of(self._address, self._options)
-        self._check_same(history.server, identity)
+        check_same(self._address, history.server, identity)
         empty = parse_gtid_set("", identity.flavor)
         self._folder.add(identity.uuid)
         self._folder.save(Meta("", FIRST_POSITION, empty))

@@ -27,9 +27,9 @@ from pumpclient.mysql.rows.column_values import (
     vector,
     year,
 )
+from pumpclient.mysql.rows.json_binary import json_text
 from pumpclient.mysql.rows.rows_event import PREFIX_CODES, Reading, fixed, prefixed
 from pumpclient.mysql.rows.table_map import Column, WireType, charset_of
-from pumpclient.mysql.rows.values.json_binary import json_text
 
 _INTEGERS = {
     WireType.TINY: 1,

@@ -24,6 +24,12 @@ from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events.frame import BodyReader, EventType
 from pumpclient.mysql.rows.column_types import reading_of
+from pumpclient.mysql.rows.json_binary import (
+    apply_changes,
+    read_changes,
+    read_json,
+    typed_text,
+)
 from pumpclient.mysql.rows.rows_event import (
     Kind,
     Reading,
@@ -39,12 +45,6 @@ from pumpclient.mysql.rows.table_map import (
     TableMap,
     WireType,
     charset_name,
-)
-from pumpclient.mysql.rows.values.json_binary import (
-    apply_changes,
-    read_changes,
-    read_json,
-    typed_text,
 )
 
 UNREADABLE = LookupError, ValueError, ArithmeticError, struct.error

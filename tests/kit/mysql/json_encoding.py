@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from pumpclient.mysql.events.frame import pack_number
-from pumpclient.mysql.rows.values.json_binary import (
+from pumpclient.mysql.rows.json_binary import (
     DEPTH_MAX,
     DOUBLE,
     INTEGERS,

@@ -19,6 +19,7 @@ from penstock.datum.decimals import encode_unscaled, unscaled
 from pumpclient.mysql.events.frame import pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.column_values import fraction_size, length_size
+from pumpclient.mysql.rows.json_binary import JsonChange
 from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
 from pumpclient.mysql.rows.table_map import (
     TABLE_ID_SIZE,
@@ -30,7 +31,6 @@ from pumpclient.mysql.rows.table_map import (
     charset_of,
     metadata_size,
 )
-from pumpclient.mysql.rows.values.json_binary import JsonChange
 from tests.kit.mysql.encoding import compress_block
 from tests.kit.mysql.json_encoding import write_changes, write_json
 

@@ -32,10 +32,6 @@ class Gatherer:
         self._open: ChangeSet | None = None
         self._open_bytes = 0
         self._in_memory_bytes = 0
-        self.rows = 0
-        """How many rows were taken so far."""
-        self.left_out = 0
-        """How many rows the filters skipped."""
 
     @property
     def is_full(self) -> bool:
@@ -53,7 +49,7 @@ class Gatherer:
         self, table: Table, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
     ) -> None:
         if not policy.takes_all:
-            rows = self._passing(policy, kind, rows)
+            rows = policy.passing(kind, rows)
         if not rows:
             return
         if self._open is None:
@@ -76,22 +72,9 @@ class Gatherer:
             size = sum(map(len, rows))
         self._open_bytes += size
         self._in_memory_bytes += size
-        self.rows += count
         if self._in_memory_bytes > self._spill_bytes:
             self._open.spool_all()
             self._in_memory_bytes = 0
-
-    def _passing(
-        self, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
-    ) -> Sequence[bytes]:
-        policy.check(bytes([kind]))
-        passing: Sequence[bytes] = rows
-        if kind in policy.dropped:
-            passing = ()
-        elif policy.is_kept is not None:
-            passing = [row for row in rows if policy.is_kept(kind, row)]
-        self.left_out += len(rows) - len(passing)
-        return passing
 
     def finish(self, origin: Origin) -> bool:
         """End the open transaction; drop it and return False if it has no rows."""

@@ -22,10 +22,10 @@ from pumpclient.mysql.events.frame import (
     read_header,
 )
 from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.rows.json_binary import JsonChange, Operation
 from pumpclient.mysql.rows.rows_decoder import decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
-from pumpclient.mysql.rows.values.json_binary import JsonChange, Operation
 from tests.kit.mysql.binlogs import BinlogFile, ends_as_stated, first_timestamp
 from tests.kit.mysql.encoding import encode
 from tests.kit.mysql.row_encoding import (

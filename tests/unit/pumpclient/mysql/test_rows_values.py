@@ -22,9 +22,7 @@ from pumpclient.mysql.rows.column_values import (
     inet6_text,
     shortest_float,
 )
-from pumpclient.mysql.rows.rows_decoder import decoder_for, value_reader
-from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
-from pumpclient.mysql.rows.values.json_binary import (
+from pumpclient.mysql.rows.json_binary import (
     JsonChange,
     Opaque,
     Operation,
@@ -35,6 +33,8 @@ from pumpclient.mysql.rows.values.json_binary import (
     read_json,
     text_of,
 )
+from pumpclient.mysql.rows.rows_decoder import decoder_for, value_reader
+from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
 from tests.kit.mysql.json_encoding import write_changes, write_json
 from tests.kit.mysql.row_encoding import compressed, make_image, string_metadata, value_bytes
 

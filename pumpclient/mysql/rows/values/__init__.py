@@ -1,1 +1,0 @@
-"""The encoding of each column type's values in a row image."""
