@@ -74,7 +74,7 @@ class Aim:
             return logged.sql if is_alter and logged else HARMLESS.format(SCHEMA, self.table)
         name, column = words[2], words[5]
         unit = self.world.unit
-        client = None if unit is None or unit.reloads is None else unit.reloads.here.client
+        client = None if unit is None or unit.reloads is None else unit.reloads.context.client
         known = None if client is None else client.session.schemas.catalog().table(*name.split("."))
         if known is None or column in [each.name for each in known.columns]:
             return HARMLESS.format(*name.split(".")) if inject else logged.sql

@@ -192,7 +192,7 @@ def test_a_comparison_takes_its_time_from_the_cluster_and_a_snapshot_in_its_gram
         ScriptedMysql(rows=rows, version=VERSION) as server,
         closing(MysqlSide(server.address)) as side,
     ):
-        assert str(side.moment()) == "commit_ts 414529105591271429"
+        assert str(side.end()) == "commit_ts 414529105591271429"
         side.refresh()
         assert server.queries[-1] == "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 

@@ -342,7 +342,7 @@ class Upstream:
         nothing = parse_gtid_set("", self.flavor)
         files = {f"{BASE}.{f.number:06d}": f.end for f in server.files}
         if not rules.compares_sizes:
-            files = []
+            files = {}
         stands_in: dict[str, Any] = {
             "identify": lambda connection: server.identity,
             "binlog_gtids": lambda connection, flavor: server.gtids,
