@@ -228,16 +228,7 @@ class SourceService:
         security = Security(config.security)
         if config.mode != "full":
             self._look_for_cascades(cascades, security)
-        client = PumpClient.connect(
-            config.etcd_urls,
-            strategy=config.sync.strategy,
-            tls=security.tls,
-            options=Options(
-                pd_address=config.pd_address or None,
-                etcd_tls=security.etcd_tls,
-                pd_tls=security.pd_tls,
-            ),
-        )
+        client = self._connected(security)
         opened.callback(client.close)
         connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
         opened.callback(connection.close)
@@ -288,6 +279,18 @@ class SourceService:
             return context, checkpoint
         opened.callback(self._relay_log.close)
         return context, checkpoint
+
+    def _connected(self, security: Security) -> PumpClient:
+        return PumpClient.connect(
+            self._config.etcd_urls,
+            strategy=self._config.sync.strategy,
+            tls=security.tls,
+            options=Options(
+                pd_address=self._config.pd_address or None,
+                etcd_tls=security.etcd_tls,
+                pd_tls=security.pd_tls,
+            ),
+        )
 
     @property
     def _owned_store(self) -> SourceStore:
