@@ -61,7 +61,7 @@ def test_the_pictures_are_files_of_ours_that_load_nothing(site: Path) -> None:
 
 def test_every_setting_is_on_its_page(site: Path) -> None:
     text = (site / "reference/settings/index.html").read_text()
-    for name in ("stop-write-at-available", "batch-rows-max", "rows-per-chunk", "stop-timeout-s"):
+    for name in ("stop-write-at-available", "batch-rows-max", "rate-bytes-per-s", "stop-timeout-s"):
         assert name in text
 
 
