@@ -98,7 +98,7 @@ def test_a_wrong_token_begins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         async with browser.post(f"{url}/login", data={"token": "x" * 99}) as answer:
             assert answer.status == 403
             assert "Set-Cookie" not in answer.headers
-            assert "That is not this console&#x27;s token." in await answer.text()
+            assert "That is not this console&#39;s token." in await answer.text()
 
     served(test, token=TOKEN)
 

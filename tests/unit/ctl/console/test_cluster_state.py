@@ -289,7 +289,7 @@ def test_a_gap_is_said_as_long_as_it_is_recorded() -> None:
         gaps=[Gap(drainer="drainer-1", pump="pump-9", after_ts=5, up_to_ts=9)],
     )
     state = seen(Observation(now_s=NOW_S, listing=listing))
-    assert "Drainer drainer-1 can never get what Pump pump-9 held" in titles(state)
+    assert "Drainer drainer-1 can never get the binlogs of Pump pump-9" in titles(state)
 
 
 @pytest.mark.parametrize(
