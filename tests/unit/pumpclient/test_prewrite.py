@@ -111,7 +111,7 @@ def type_of(payload: bytes) -> BinlogType:
 
 
 def test_prewrites_go_round_the_pumps(cluster_of: ClusterOf) -> None:
-    cluster = cluster_of()
+    cluster = cluster_of(write_timeout_s=60, attempt_timeout_s=30)
     cluster.start("a", "b")
     assert [cluster.prewrite(ts) for ts in (1, 2, 3, 4)] == ["a", "b", "a", "b"]
 
