@@ -15,22 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from drainer.differences.drift import Drift
-from drainer.schema.rules import ALL_RULES, FENCED
-from drainer.schema.tracker import SchemaTracker, State
+from drainer.schema.tracker import SchemaTracker
 from penstock.codes import Code
 from penstock.errors import Corrupt
-from penstock.schema.tidb_json import (
-    job_from_json,
-    job_to_json,
-    schema_from_json,
-    schema_to_json,
-    table_from_json,
-    table_to_json,
-)
 
 MAGIC = b"PSTSCHM2"
 _HEADER_BYTES = len(MAGIC) + hashlib.sha256().digest_size
@@ -52,27 +42,7 @@ class SnapshotOrigin:
 
 
 def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
-    state = tracker.state()
-    body = {
-        "cluster_id": origin.cluster_id,
-        "commit_ts": origin.commit_ts,
-        "schema_version": origin.schema_version,
-        "last_job_id": origin.last_job_id,
-        "revision": origin.revision,
-        "overrides": origin.overrides,
-        "schemas": [schema_to_json(schema) for schema in state.schemas],
-        "versions": [
-            [since, schema, is_now, table_to_json(table)]
-            for since, schema, is_now, table in state.versions
-        ],
-        "gone": [list(each) for each in state.gone],
-        "deviations": {str(i): d.to_json() for i, d in state.drifts.items()},
-        "absent_schemas": state.absent_schemas,
-        "blind_ts": state.blind_ts,
-    }
-    if state.rules is not FENCED:
-        body["rules"] = state.rules.name
-        body["doubtful"] = [job_to_json(job) for job in state.doubtful]
+    body = {**asdict(origin), **tracker.state()}
     packed = zlib.compress(json.dumps(body, ensure_ascii=False).encode(), 1)
     return MAGIC + hashlib.sha256(packed).digest() + packed
 
@@ -95,25 +65,5 @@ def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
             code=Code.DRAINER_FILE_DAMAGED,
         )
     body: dict[str, Any] = json.loads(zlib.decompress(packed))
-    origin = SnapshotOrigin(
-        cluster_id=body["cluster_id"],
-        commit_ts=body["commit_ts"],
-        schema_version=body["schema_version"],
-        last_job_id=body["last_job_id"],
-        revision=body["revision"],
-        overrides=body["overrides"],
-    )
-    tracker = SchemaTracker.from_state(
-        origin.schema_version,
-        State(
-            schemas=[schema_from_json(each) for each in body["schemas"]],
-            versions=[(since, s, now, table_from_json(t)) for since, s, now, t in body["versions"]],
-            gone=[(a, b, c, d) for a, b, c, d in body["gone"]],
-            drifts={int(i): Drift.from_json(d) for i, d in body["deviations"].items()},
-            absent_schemas=body["absent_schemas"],
-            blind_ts=body["blind_ts"],
-            doubtful=[job_from_json(each) for each in body.get("doubtful", ())],
-            rules=ALL_RULES[body.get("rules", FENCED.name)],
-        ),
-    )
-    return tracker, origin
+    origin = SnapshotOrigin(**{field.name: body[field.name] for field in fields(SnapshotOrigin)})
+    return SchemaTracker.from_state(origin.schema_version, body), origin

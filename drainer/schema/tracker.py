@@ -28,16 +28,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from typing import Any
 
 from drainer.differences.drift import NONE, Drift, absent, compared
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
-from drainer.schema.rules import FENCED, StreamPosition, StreamRules
+from drainer.schema.rules import ALL_RULES, FENCED, StreamPosition, StreamRules
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
 from penstock.ddl.dropping import drops_several, of_dropped
 from penstock.errors import NeedsOperator
-from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, SchemaInfo, TableInfo
+from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, TableInfo
+from penstock.schema.tidb_json import (
+    job_from_json,
+    job_to_json,
+    schema_from_json,
+    schema_to_json,
+    table_from_json,
+    table_to_json,
+)
 
 log = logging.getLogger(__name__)
 
@@ -81,21 +90,6 @@ class Tracked:
 
     change: SchemaChange
     run: SchemaChange | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """A tracker's state without its version, as plain values."""
-
-    schemas: Sequence[SchemaInfo]
-    versions: Sequence[tuple[int, str, bool, TableInfo]]
-    """Since when, in which schema, whether it is the current table, and the table."""
-    gone: Sequence[tuple[int, str, str, int]]
-    drifts: Mapping[int, Drift]
-    absent_schemas: Mapping[str, int]
-    blind_ts: int
-    doubtful: Sequence[DdlJob] = ()
-    rules: StreamRules = FENCED
 
 
 class SchemaTracker:
@@ -187,41 +181,46 @@ class SchemaTracker:
             self.take_back(ts)
         return last
 
-    def state(self) -> State:
-        """Return all of this tracker's state, unshared, because the tracker may advance."""
-        versions = []
-        for table_id, v in self._versions.items():
-            is_now = self.catalog.table_by_id(table_id) is not None
-            versions.append((v.since, v.schema_name, is_now, v.table))
-        gone = [
-            (g.table_id, g.schema_name, g.table_name, g.dropped_at_version)
-            for g in self._gone.values()
+    def state(self) -> dict[str, Any]:
+        """Return all of this tracker's state without its version, as JSON."""
+        versions = [
+            [
+                v.since,
+                v.schema_name,
+                self.catalog.table_by_id(i) is not None,
+                table_to_json(v.table),
+            ]
+            for i, v in self._versions.items()
         ]
-        return State(
-            schemas=list(self.catalog.schemas()),
-            versions=versions,
-            gone=gone,
-            drifts=dict(self.drifts),
-            absent_schemas=dict(self.absent_schemas),
-            blind_ts=self.blind_ts,
-            doubtful=tuple(self._doubtful),
-            rules=self.rules,
-        )
+        state: dict[str, Any] = {
+            "schemas": [schema_to_json(schema) for schema in self.catalog.schemas()],
+            "versions": versions,
+            "gone": [list(astuple(gone)) for gone in self._gone.values()],
+            "deviations": {str(i): drift.to_json() for i, drift in self.drifts.items()},
+            "absent_schemas": dict(self.absent_schemas),
+            "blind_ts": self.blind_ts,
+        }
+        if self.rules is not FENCED:
+            state["rules"] = self.rules.name
+            state["doubtful"] = [job_to_json(job) for job in self._doubtful]
+        return state
 
     @classmethod
-    def from_state(cls, version: int, state: State) -> SchemaTracker:
-        tracker = cls(state.rules)
-        now = [(schema, table) for _, schema, is_now, table in state.versions if is_now]
-        tracker.catalog = Catalog.of(version, state.schemas, now)
-        for since, schema, _, table in state.versions:
+    def from_state(cls, version: int, state: Mapping[str, Any]) -> SchemaTracker:
+        tracker = cls(ALL_RULES[state.get("rules", FENCED.name)])
+        schemas = [schema_from_json(each) for each in state["schemas"]]
+        now = []
+        for since, schema, is_now, fields in state["versions"]:
+            table = table_from_json(fields)
             # Older versions stored several versions of a table, the newest last.
             tracker._versions[table.id] = _Version(since, schema, table)
-        for each in state.gone:
-            tracker._gone[each[0]] = Gone(*each)
-        tracker.drifts = dict(state.drifts)
-        tracker.absent_schemas = dict(state.absent_schemas)
-        tracker.blind_ts = state.blind_ts
-        tracker._doubtful = list(state.doubtful)
+            now += [(schema, table)] if is_now else []
+        tracker.catalog = Catalog.of(version, schemas, now)
+        tracker._gone = {each[0]: Gone(*each) for each in state["gone"]}
+        tracker.drifts = {int(i): Drift.from_json(d) for i, d in state["deviations"].items()}
+        tracker.absent_schemas = dict(state["absent_schemas"])
+        tracker.blind_ts = state["blind_ts"]
+        tracker._doubtful = [job_from_json(each) for each in state.get("doubtful", ())]
         return tracker
 
     def copy(self) -> SchemaTracker:

@@ -46,10 +46,12 @@ MANY = history(*(f"CREATE TABLE t{i} (a INT PRIMARY KEY, b VARCHAR(9))" for i in
 
 def knows(tracker: SchemaTracker) -> object:
     state = tracker.state()
-    by_id = sorted(state.versions, key=lambda v: (v[3].id, v[0]))
-    names = sorted(s.name for s in state.schemas)
-    lost = state.drifts, state.absent_schemas, state.blind_ts
-    return tracker.version, names, by_id, sorted(state.gone), lost
+    state["versions"].sort(key=lambda version: (version[3]["id"], version[0]))
+    return tracker.version, {
+        **state,
+        "schemas": sorted(map(str, state["schemas"])),
+        "gone": sorted(state["gone"]),
+    }
 
 
 @settings(max_examples=25, deadline=None)
