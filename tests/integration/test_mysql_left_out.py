@@ -63,7 +63,7 @@ def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_co
     assert verbs == ["reload", "skip-table", "skip"]
     assert status["statement"] in status["overrides"][-1]
     assert "skip-table shop.bad" in source.text()
-    assert "shop.bad is left out" in ask(source, "skip-table", "shop.bad")
+    assert "shop.bad is skipped" in ask(source, "skip-table", "shop.bad")
     source.catch_up(fresh)
     assert left_out(source, "shop.bad") == (2, 0, 0)
     fresh.run(
@@ -127,7 +127,7 @@ def test_one_event_that_cannot_be_followed_can_be_left_out_alone(
     assert left_out(source, "shop.bad") == (2, 0, 0)
     assert not source.status()["left_out"]["shop.bad"]["is_whole"]
     assert rig.downstream().rows("shop.bad") == [(1, "a"), (2, "b"), (3, "d")]
-    assert "an event of shop.bad is left out, 2 rows" in source.text()
+    assert "an event of shop.bad is skipped, 2 rows" in source.text()
 
 
 @pytest.mark.thorough
@@ -164,7 +164,7 @@ def test_an_override_can_be_given_to_a_stopped_source_and_revoked_while_nothing_
     )
     config = str(path)
     assert source.stop() == 0
-    assert "is left out" in command.ask(["skip-table", "shop.bad", "--config", config])
+    assert "is skipped" in command.ask(["skip-table", "shop.bad", "--config", config])
     assert "already" in command.ask(["skip-table", "shop.bad", "--config", config])
     assert "followed again" in command.ask(["revoke", "shop.bad", "--config", config])
     with pytest.raises(NeedsOperator, match=r"no override for shop\.bad"):

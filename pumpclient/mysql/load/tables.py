@@ -209,7 +209,7 @@ def check_engines(tables: Sequence[SourceTable]) -> None:
         names = ", ".join(f"{t.schema}.{t.name} ({t.engine})" for t in others[:10])
         raise NeedsOperator(
             f"{len(others)} tables are of engines without transactions: {names}",
-            hint="ALTER TABLE … ENGINE = InnoDB, or leave them out by the filters",
+            hint="ALTER TABLE … ENGINE = InnoDB, or skip them by the filters",
             code=Code.ENGINE_WITHOUT_TRANSACTIONS,
         )
 
@@ -311,7 +311,7 @@ class Targets:
             if target not in ours and self.exists(target):
                 raise NeedsOperator(
                     f"table {target[0]}.{target[1]} is there already, and not by this load",
-                    hint="drop it, leave it out by the filters, or load into it (into-existing)",
+                    hint="drop it, skip it by the filters, or load into it (into-existing)",
                     code=Code.LOAD_TARGET,
                 )
 
@@ -337,7 +337,7 @@ class Targets:
                 if other != (schema, name):
                     raise NeedsOperator(
                         f"{'.'.join(other)} is loaded too, and letter case makes no difference",
-                        hint="leave one of them out by the filters, or route it to another name",
+                        hint="skip one of them by the filters, or route it to another name",
                         code=Code.ROUTE_CONFLICT,
                     )
                 first, known = columns.setdefault((schema, name), (table, _essence(found)))

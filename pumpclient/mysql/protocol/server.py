@@ -176,7 +176,7 @@ def judge(
         ("binlog_format", "STATEMENT", lambda v: v == "ROW",
          "SET GLOBAL binlog_format = 'ROW', and let sessions that are open reconnect"),
         ("binlog_row_image", "FULL", lambda v: v == "FULL",
-         "SET GLOBAL binlog_row_image = 'FULL': rows with columns left out cannot be applied"),
+         "SET GLOBAL binlog_row_image = 'FULL': rows with columns missing cannot be applied"),
         ("server_id", "0", lambda v: v != "0", "give the server a server_id that is not 0"),
         ("binlog_checksum", "NONE", lambda v: v in ("CRC32", "NONE"),
          "SET GLOBAL binlog_checksum = 'CRC32'"),

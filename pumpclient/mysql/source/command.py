@@ -111,7 +111,7 @@ PROG, ENV_PREFIX = "penstock source", "MYSQL_SOURCE"
 _TIMEOUT_S = 60
 _STATUS_ADDR = "127.0.0.1:9251"
 _DECIDES = {
-    "skip": "leave out what is at a place: one statement, or one event's rows",
+    "skip": "skip one statement, or the rows of one event",
     "replace": "run other statements instead of the one at a place",
     "inject": "run other statements before the one at a place",
 }
@@ -369,7 +369,7 @@ def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
         if found is None:
             raise NeedsOperator(
                 f"source {settings.source_id} has not begun: it has no checkpoint",
-                hint="leave tables out by ignore-tables in its settings",
+                hint="skip tables by ignore-tables in its settings",
                 code=Code.NODE_STATE,
             )
         changed, text = edit(found)
@@ -393,7 +393,7 @@ def command_parser() -> argparse.ArgumentParser:
     add_output(shared)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, about in (
-        ("status", "what it does, what it refuses, what is left out"),
+        ("status", "what it does, what it refuses, what is skipped"),
         ("pause", "stop syncing; the relay log still grows"),
         ("resume", "go on after a pause or a failure"),
     ):
@@ -406,7 +406,7 @@ def command_parser() -> argparse.ArgumentParser:
         if name != "skip":
             command.add_argument("sql", help="statements, with their schemas")
     _about_tables(commands, shared)
-    about = "take an override back, of a place or a table, while nothing was left out by it"
+    about = "take an override back, of a place or a table, while nothing was skipped by it"
     command = commands.add_parser("revoke", parents=[shared], help=about, description=about)
     command.add_argument("what", metavar="FILE:POSITION|DB.TABLE")
     command.add_argument(
@@ -423,7 +423,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 def _about_tables(commands: Any, shared: argparse.ArgumentParser) -> None:
     for name, about in (
-        ("skip-table", "leave tables out from here on, counted"),
+        ("skip-table", "skip tables from here on, counted"),
         ("reload", "load tables again from the server, while all others go on"),
     ):
         command = commands.add_parser(name, parents=[shared], help=about, description=about)

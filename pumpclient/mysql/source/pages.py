@@ -99,7 +99,7 @@ class Pages:
             "schema.table is loaded again, the others go on; - or accept",
         )
         add("POST", "/continue", self.follow_history, "another history of the server is followed")
-        add("POST", "/skip-table/{table}", self.skip_table, "schema.table is left out from here on")
+        add("POST", "/skip-table/{table}", self.skip_table, "schema.table is skipped from here on")
         add(
             "POST",
             "/revoke/{what}/{gap}",

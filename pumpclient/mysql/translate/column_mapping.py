@@ -71,7 +71,7 @@ _FAMILIES: dict[WireType, frozenset[MysqlType]] = {
 
 _HINT = (
     "the table here is not what it was there when these rows were written: was it altered outside"
-    " of the binlog? Bring its schema in line, or leave the table out"
+    " of the binlog? Bring its schema in line, or skip the table"
 )
 
 
@@ -169,7 +169,7 @@ def period_of(table_map: TableMap, table: TableInfo) -> tuple[int, int] | None:
             raise _mismatch(
                 table_map,
                 f"which columns are {start!r} and {end!r} of its system versioning is not logged",
-                "SET GLOBAL binlog_row_metadata = 'FULL'; rows logged before can only be left out",
+                "SET GLOBAL binlog_row_metadata = 'FULL'; rows logged before can only be skipped",
             )
         places = len(names) - 2, len(names) - 1
     elif start in names and end in names and not (table.column(start) or table.column(end)):

@@ -350,7 +350,7 @@ class Translator:
             return [], kept
         if not all(passed):
             raise NeedsOperator(
-                f"{sql!r} concerns replicated tables and others that filters leave out",
+                f"{sql!r} concerns replicated tables and others that filters skip",
                 hint=_HINT,
                 code=Code.FILTER_STOPS,
             )

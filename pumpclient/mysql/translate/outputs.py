@@ -204,7 +204,7 @@ class SequenceRows:
             raise Malformed(
                 f"{table_map.name} is a sequence here and a table of {len(table_map.columns)}"
                 " columns there",
-                hint="drop the sequence here, or leave the table out",
+                hint="drop the sequence here, or skip the table",
                 code=Code.TABLE_DIFFERS,
             )
         declared: dict[int, dict[str, Any]] = {

@@ -203,7 +203,7 @@ class Verifier:
                 code=Code.COMMAND_INVALID,
             )
         if names.leaves_rows_out:
-            self._say("note: the source leaves rows out by its filters: they show as missing")
+            self._say("note: the filters of the source skip rows: they show as missing")
         self._only_there(targets, {targets[name][0] for name in chosen})
         for name in chosen:
             there, owner = tables[name], targets[name]

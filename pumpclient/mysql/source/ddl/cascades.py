@@ -125,7 +125,7 @@ _NAMED_MAX = 10
 _NO_TABLE = 1146
 _WHAT = "by foreign keys the server changes rows that its binlog does not have"
 _HINT = (
-    "let them RESTRICT, and the application change the children's rows; or leave these tables out"
+    "let them RESTRICT, and the application change the children's rows; or skip these tables"
     " (penstock source skip-table);"
     ' or set cascades = "accept", and compare with penstock verify --repair'
 )

@@ -164,7 +164,7 @@ class Statements:
         except NeedsOperator as error:
             names = self.tables_of(statement)
             if names and all(left_out.has(*name) for name in names):
-                return Translation((), kept, "its table is left out", names)
+                return Translation((), kept, "its table is skipped", names)
             raise _refused(statement, error, names) from error
         except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
             log.exception("%s: a statement is read wrongly", place_of(statement))
@@ -397,7 +397,7 @@ class Statements:
             if all(self._rules.of_ddl(change, part.tables) for change in changes)
         ]
         if len(passed) < len(planned):
-            log.info("event rules leave out %s", piece.sql)
+            log.info("event rules skip %s", piece.sql)
         return passed
 
     def _planned(self, piece: Piece, context: DdlContext) -> list[SchemaChange]:

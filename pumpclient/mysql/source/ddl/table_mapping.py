@@ -124,7 +124,7 @@ class Tables:
         if made.is_versioned and (schema, name) not in self._said_versioned:
             self._said_versioned.add((schema, name))
             log.warning(
-                "%s.%s is system-versioned: its current rows are followed, its history is left out",
+                "%s.%s is system-versioned: its current rows are followed, its history is skipped",
                 schema, name,
             )  # fmt: skip
         return made
@@ -301,7 +301,7 @@ def define_table(
     if not sql:
         raise NeedsOperator(
             f"{schema}.{name} is no table",
-            hint="leave it out with a filter",
+            hint="skip it with a filter",
             code=Code.DDL_OBJECT,
         )
     here = target(schema, name)

@@ -53,22 +53,22 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         if not is_replicated(*name):
             raise NeedsOperator(
-                f"the filters leave {label} out already",
+                f"the filters skip {label} already",
                 hint="there is nothing to do",
                 code=Code.OVERRIDE_INVALID,
             )
         before = _of(checkpoint, name)
         if before.is_whole and not before.reload:
-            return checkpoint, f"{label} is left out since {before.since} already\n"
+            return checkpoint, f"{label} is skipped since {before.since} already\n"
         if before.reload:
             ended = _without_reload(checkpoint, before.reload)
             return ended, (
-                f"{label} stays left out: its reload ends, and downstream is what it has brought;"
+                f"{label} stays skipped: its reload ends, and downstream is what it has brought;"
                 f" only penstock source reload {label} takes it back\n"
             )
         made = replace(before, is_whole=True, since=checkpoint.done)
         return _with(checkpoint, made), (
-            f"{label} is left out from {checkpoint.done} on: its rows and statements are counted,"
+            f"{label} is skipped from {checkpoint.done} on: its rows and statements are counted,"
             f" see status; penstock source revoke {label} takes it back while nothing was counted\n"
         )
 
@@ -152,7 +152,7 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
         if not (found.is_complete or accepts_gap):
             raise NeedsOperator(
                 f"{found.rows} rows, {found.events} events and {found.statements} statements of"
-                f" {found.label} were left out",
+                f" {found.label} were skipped",
                 hint="with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
                 code=Code.NOT_CONFIRMED,
@@ -168,7 +168,7 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
     if is_passed(checkpoint, place):
         raise NeedsOperator(
             f"the source is past {place}, so the override of it is done",
-            hint="penstock source status says how much was left out",
+            hint="penstock source status says how much was skipped",
             code=Code.OVERRIDE_INVALID,
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}

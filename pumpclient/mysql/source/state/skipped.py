@@ -334,7 +334,7 @@ def _check_likened(piece: Piece, statement: Parsed, left_out: SkippedTables) -> 
     found = left_out.of(name)
     if found is not None and found.is_whole and (found.statements or found.reload):
         raise NeedsOperator(
-            f"it copies the definition of {found.label}, which is left out and was altered since",
-            hint="replace it by a CREATE TABLE with all columns, or leave the new table out too",
+            f"it copies the definition of {found.label}, which is skipped and was altered since",
+            hint="replace it by a CREATE TABLE with all columns, or also skip the new table",
             code=Code.FILTER_STOPS,
         )

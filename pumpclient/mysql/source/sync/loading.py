@@ -66,7 +66,7 @@ def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: boo
     label = ".".join(name)
     if not rules.is_replicated(*name):
         raise NeedsOperator(
-            f"the filters leave {label} out", hint="change them first", code=Code.OVERRIDE_INVALID
+            f"the filters skip {label}", hint="change them first", code=Code.OVERRIDE_INVALID
         )
     found = siblings(config, rules, [name])
     group = found | {name}

@@ -151,7 +151,7 @@ class Reload:
                 hint, started = getattr(error, "hint", ""), self.status.started
                 self.status = ReloadStatus("failed", problem, hint, started)
                 log.error(
-                    "reload of %s waits for an operator: %s; it stays left out until"
+                    "reload of %s waits for an operator: %s; it stays skipped until"
                     " penstock source reload %s is asked for again",
                     self._label, error, self._label,
                 )  # fmt: skip
@@ -342,7 +342,7 @@ class Reload:
             }
             parts.append(report_text(each.label, reports[each.label]))
         rows, statements = sum(t.rows for t in tables), sum(t.statements for t in tables)
-        left_out_text = f"{rows} rows and {statements} statements that had been left out are in it"
+        left_out_text = f"{rows} rows and {statements} statements that had been skipped are in it"
         kept = dict(list(reports.items())[-_REPORTS_MAX:])
         return replace(checkpoint, left_out=left_out.tables, reloaded=kept), (
             f"reload {self.number} is done, and followed from {checkpoint.done} on; {left_out_text}"

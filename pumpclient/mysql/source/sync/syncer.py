@@ -275,12 +275,12 @@ class Syncer:
         if name is None or not self._left_out.has(*name):
             label = ".".join(name) if name else "no table"
             count = "unknown number of" if rows is None else str(rows)
-            log.warning("after %s: an event of %s is left out, %s rows", self._end, label, count)
+            log.warning("after %s: an event of %s is skipped, %s rows", self._end, label, count)
 
     def _undone(self) -> None:
         for name, rows in self._gatherer.undo().items():
             self._left_out.add(name, rows)
-            log.warning("after %s: %d rows of %s are left out", self._end, rows, ".".join(name))
+            log.warning("after %s: %d rows of %s are skipped", self._end, rows, ".".join(name))
 
     def _finished(self, finished: Finished) -> None:
         if self._context.tables.sequences.is_due:
@@ -320,7 +320,7 @@ class Syncer:
             self._context.statements.execute(statement, verdict.pieces, origin)
             _after_ddl()
         elif translation.skipped:
-            log.info("%s: left out, %s", place_of(statement), translation.skipped)
+            log.info("%s: skipped, %s", place_of(statement), translation.skipped)
         if pieces or verdict.renamed:
             self._assembler.forget_tables()
         self._note_skipped(statement, translation, verdict)
@@ -366,15 +366,13 @@ class Syncer:
             counted.append(translation.left_out)
         for names in counted:
             text = statement.query.statement[:_LOGGED_BYTES].decode(errors="replace")
-            log.warning("%s: a statement is left out: %r", place_of(statement), text)
+            log.warning("%s: a statement is skipped: %r", place_of(statement), text)
             self._left_out.add_statement(names, place)
         for name in verdict.dropped:
-            log.warning(
-                "%s: %s, which is left out, is dropped", place_of(statement), ".".join(name)
-            )
+            log.warning("%s: %s, which is skipped, is dropped", place_of(statement), ".".join(name))
             self._left_out.drop(name, place)
         for old, new in verdict.renamed:
-            says = "is left out as" if self._left_out.has(*old) else "is followed as"
+            says = "is skipped as" if self._left_out.has(*old) else "is followed as"
             log.warning("%s: %s %s %s", place_of(statement), ".".join(old), says, ".".join(new))
             self._left_out.rename(old, new)
         self._context.counters.left_out = self._left_out.tables

@@ -135,7 +135,7 @@ def test_a_followed_table_that_takes_a_left_out_name_stays_followed() -> None:
 
 def test_a_copy_of_a_definition_that_is_stale_is_refused() -> None:
     assert len(verdict("CREATE TABLE u LIKE t", left_out(T)).pieces) == 1
-    with pytest.raises(NeedsOperator, match=r"shop\.t, which is left out"):
+    with pytest.raises(NeedsOperator, match=r"shop\.t, which is skipped"):
         verdict("CREATE TABLE u LIKE t", left_out(T, statements=1))
 
 
