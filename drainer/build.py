@@ -65,6 +65,8 @@ from penstock.schema.model import DdlJob
 
 log = logging.getLogger(__name__)
 
+_BUFFER_BYTES = 16 << 20
+"""The size of all Pumps' binlogs that may wait for the merge."""
 _CHECKPOINT_INTERVAL_S = 3.0
 """How often an idle Drainer saves its checkpoint."""
 
@@ -123,7 +125,7 @@ async def build_active(
     spool = Spool(components.home.path / "spool", bytes_max=config.batch_bytes_max)
     fetches = components.executors_fetch
     who = Who(components.cluster_id, front.node_id, spool, tls=tls, metadata_only=fetches)
-    pumps = Pumps(merger, membership, who, 2 * config.batch_bytes_max, checkpoint.pumps)
+    pumps = Pumps(merger, membership, who, _BUFFER_BYTES, checkpoint.pumps)
     note = functools.partial(components.home.note_downstream, output_of(config.downstream))
     progress.on_commit = functools.partial(_count, pumps.counters, membership.lag_s, note)
     pipeline = build_pipeline(

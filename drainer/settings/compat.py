@@ -43,7 +43,7 @@ KEYS: dict[str, Answer] = {
     "pd-urls": Renamed("etcd-urls", also="pd-address"),
     "compressor": Met("streams are not compressed", ("",)),
     "sql-mode": Renamed("syncer.sql-mode"),
-    "cache-binlog-count": Met("what waits is bounded in bytes, to twice batch-bytes-max", ("",)),
+    "cache-binlog-count": Met("what waits is bounded in bytes, to 16 MiB", ("",)),
     "metrics-addr": Refused(_NO_PUSH),
     "metrics-interval": Refused(_NO_PUSH, ("", 0, "0", 15, "15")),
     "log-rotate": Met("it had none in TiDB-Binlog either; logrotate does it", ("",)),
@@ -93,7 +93,7 @@ KEYS: dict[str, Answer] = {
 """Keys of its drainer.toml that are not ours under the same name, sections before them."""
 
 REMOVED = {
-    "buffer-bytes": "binlogs of twice batch-bytes-max may wait for the merge: set batch-bytes-max",
+    "buffer-bytes": "16 MiB of binlogs may wait for the merge: remove the key",
     "checkpoint-interval-s": "an idle Drainer saves its checkpoint every 3 s: remove the key",
     "heartbeat-interval-s": "the status and the list of Pumps are renewed every second: remove the"
     " key",
