@@ -254,7 +254,7 @@ def test_rows_as_a_statement_are_left_out_where_all_tables_are(text: str, tables
 
 
 def test_what_is_unknown_stops_and_an_operator_decides() -> None:
-    with pytest.raises(NeedsOperator, match="skip the statement"):
+    with pytest.raises(NeedsOperator, match="run one of the listed commands"):
         executed("FROBNICATE TABLE t")
     translator = Translator()
     skip = translator.translate("FROBNICATE TABLE t", "d", {}, Override(Verb.SKIP))
