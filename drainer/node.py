@@ -82,7 +82,7 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
                 try:
                     end = await _be_active(config, components, front, stop, former)
                 except NeedsOperator as error:
-                    await _leave_word(components, front, error)
+                    await _record_stop(components, front, error)
                     raise
                 if end is End.STOPPED:
                     return
@@ -94,9 +94,9 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
         log.info("ended as a standby, as asked")
 
 
-async def _leave_word(components: Components, front: Front, error: NeedsOperator) -> None:
+async def _record_stop(components: Components, front: Front, error: NeedsOperator) -> None:
     """Record in etcd why this Drainer ends and the remediations, if etcd is available."""
-    said = DrainerStop(
+    record = DrainerStop(
         node_id=front.node_id,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         problem=error.problem,
@@ -104,7 +104,7 @@ async def _leave_word(components: Components, front: Front, error: NeedsOperator
         choices=error.choices if isinstance(error, DdlRefused) else (),
     )
     try:
-        await asyncio.to_thread(put_stop, components.etcd, said)
+        await asyncio.to_thread(put_stop, components.etcd, record)
     except PenstockError as failed:
         log.warning("etcd does not take why this Drainer ends: %s", failed)
 
@@ -133,7 +133,7 @@ async def _be_active(
             await asyncio.to_thread(forget_stop, components.etcd, front.node_id)
         node = _Node(config, components, front, active)
         try:
-            return End.REPLACED if await node.live(stop, former) else End.STOPPED
+            return End.REPLACED if await node.run_until_stopped(stop, former) else End.STOPPED
         except Overridden as error:
             log.warning(
                 "%s: reading them, and continuing from the checkpoint [%s]",
@@ -219,7 +219,7 @@ class _Node:
             unlogged=self._unlogged,
         ).add_to(pages)
 
-    async def live(self, stop: asyncio.Event, former: str = "") -> bool:
+    async def run_until_stopped(self, stop: asyncio.Event, former: str = "") -> bool:
         """Serve until `stop`, an operator's command, or a failure.
 
         Returns True if this Drainer has handed over to a standby.

@@ -71,7 +71,7 @@ _SKIPPED = {
 
 def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
     views, held = pumps.views(), pumps.held()
-    yield _gauge("low_water", "Watermark of the merge, in ms.", physical_ms(held.low_water))
+    yield _gauge("low_water", "Watermark of the merge, in ms.", physical_ms(held.watermark))
     yield _gauge("low_water_held_seconds", "Time since the watermark last advanced.", held.for_s)
     yield _gauge(
         "late_transactions_left_out",

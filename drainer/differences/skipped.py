@@ -76,7 +76,7 @@ class SkippedTotals:
 
     def __init__(self, totals: Totals) -> None:
         self._totals: Totals = dict(totals)
-        self._said: set[Skipped] = set()
+        self._logged: set[Skipped] = set()
 
     @property
     def totals(self) -> Totals:
@@ -89,7 +89,7 @@ class SkippedTotals:
         made = dict(self._totals)
         named = Counter((each.kind, each.cause) for each in made)
         for each, count in counts.items():
-            self._say(each)
+            self._log_once(each)
             if each not in made:
                 if named[each.kind, each.cause] >= NAMED_MAX:
                     each = Skipped(each.kind, each.cause, OTHERS)
@@ -117,10 +117,10 @@ class SkippedTotals:
             ),
         )
 
-    def _say(self, each: Skipped) -> None:
-        if each in self._said or len(self._said) > NAMED_MAX * len(KINDS):
+    def _log_once(self, each: Skipped) -> None:
+        if each in self._logged or len(self._logged) > NAMED_MAX * len(KINDS):
             return
-        self._said.add(each)
+        self._logged.add(each)
         level = logging.INFO if each.cause in _QUIET else logging.WARNING
         log.log(level, _SENTENCES[each.kind] + "; they are counted", each.name, each.cause)
 

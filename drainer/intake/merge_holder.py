@@ -109,7 +109,7 @@ class PumpView:
 class Held:
     """The watermark, and for how long it has not moved."""
 
-    low_water: int
+    watermark: int
     for_s: float
     since_s: float
     """Seconds since the epoch, by the local clock."""
@@ -122,7 +122,7 @@ class Held:
         held_by = f"{who or 'no Pump is registered'}, since {since}"
         remedies = dict.fromkeys(view.remedy for view in holders if view.remedy)
         return MergeFacts(
-            low_water=self.low_water,
+            low_water=self.watermark,
             low_water_held_s=round(self.for_s, 1),
             held_by=held_by if self.for_s >= HELD_S else None,
             held_by_remedy="; ".join(remedies) or None,
@@ -131,20 +131,20 @@ class Held:
         )
 
 
-class LowWaterWatch:
+class WatermarkWatch:
     """Measures how long the watermark has not moved, and decides when to report it."""
 
     def __init__(self, now_s: float, *, warn_s: float = HELD_S, repeat_s: float = 10.0) -> None:
         self.warn_s = warn_s
         self._repeat_s = repeat_s
-        self.low_water = -1
+        self.watermark = -1
         self._since_s = now_s
         self._next_warning_s = now_s + warn_s
 
-    def held_s(self, low_water: int, now_s: float) -> float:
+    def held_s(self, watermark: int, now_s: float) -> float:
         """Return for how long the watermark has been unchanged."""
-        if low_water != self.low_water:
-            self.low_water = low_water
+        if watermark != self.watermark:
+            self.watermark = watermark
             self._since_s = now_s
             self._next_warning_s = now_s + self.warn_s
         return now_s - self._since_s

@@ -152,7 +152,7 @@ class Merger:
         """
         if not self._sources:
             return None
-        horizon = self.low_water if up_to_ts is None else min(self.low_water, up_to_ts)
+        horizon = self.watermark if up_to_ts is None else min(self.watermark, up_to_ts)
         share = RUN_BYTES // len(self._sources)
         for state in self._sources.values():
             horizon = min(horizon, _reach(state, share, horizon))
@@ -199,7 +199,7 @@ class Merger:
             del self._sources[name]
 
     @property
-    def low_water(self) -> int:
+    def watermark(self) -> int:
         """The watermark: every Pump has sent all it has at or below this timestamp."""
         received = [s.received_ts for s in self._sources.values() if not s.finished]
         if received:
@@ -210,7 +210,7 @@ class Merger:
     @property
     def holders(self) -> list[str]:
         """The Pumps that hold back the watermark: their streams have advanced least."""
-        low = self.low_water
+        low = self.watermark
         return [n for n, s in self._sources.items() if not s.finished and s.received_ts == low]
 
     @property

@@ -39,9 +39,9 @@ from drainer.facts import MergeFacts
 from drainer.intake.merge_holder import (
     HELD_S,
     Held,
-    LowWaterWatch,
     PumpStream,
     PumpView,
+    WatermarkWatch,
     lag_s,
     view_of,
     view_of_lost,
@@ -141,7 +141,7 @@ class Pumps:
         self._fresh_until_s = 0.0
         self._doubted: set[str] = set()
         self._knows_all = bool(listed_before)
-        self.watch = LowWaterWatch(clock(), warn_s=_HELD_WARN_S)
+        self.watch = WatermarkWatch(clock(), warn_s=_HELD_WARN_S)
         self._last_ts = 0  # The last real transaction; fake binlogs are not counted.
         self._asking: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -221,7 +221,7 @@ class Pumps:
 
     def hurry(self) -> None:
         """Ask the Pumps that hold back an awaited transaction to advance."""
-        if self._asking is None and self._last_ts > self._merger.low_water:
+        if self._asking is None and self._last_ts > self._merger.watermark:
             self._asking = asyncio.get_running_loop().call_later(ASK_AFTER_S, self._ask)
 
     def _ask(self) -> None:
@@ -285,8 +285,8 @@ class Pumps:
         return views + [view_of_lost(*each) for each in self._lost.values()]
 
     def held(self) -> Held:
-        for_s = self.watch.held_s(self._merger.low_water, self._now_s())
-        return Held(low_water=self.watch.low_water, for_s=for_s, since_s=time.time() - for_s)
+        for_s = self.watch.held_s(self._merger.watermark, self._now_s())
+        return Held(watermark=self.watch.watermark, for_s=for_s, since_s=time.time() - for_s)
 
     @property
     def late(self) -> int:
@@ -459,14 +459,14 @@ class Pumps:
         if not self.watch.is_due(self._now_s()):
             return
         if not self._pullers:
-            log.warning("no Pump is registered; waiting at commit_ts %d", held.low_water)
+            log.warning("no Pump is registered; waiting at commit_ts %d", held.watermark)
         for view in self.views():
             if view.holds:
                 remedy = view.remedy
                 log.warning(
                     "the merge has waited %.0f s for Pump %s (%s, %s) at low water %d; "
                     "%d bytes of other Pumps wait with it%s",
-                    held.for_s, view.name, view.state, view.why or "connected", held.low_water,
+                    held.for_s, view.name, view.state, view.why or "connected", held.watermark,
                     self._merger.bytes, f" ({remedy})" if remedy else "",
                 )  # fmt: skip
 

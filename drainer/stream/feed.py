@@ -308,7 +308,7 @@ class ReaderFeed:
                 self._portion = portion
                 del portion
                 self._filled.set()
-            elif self._merger.low_water > self._listed_ts:
+            elif self._merger.watermark > self._listed_ts:
                 await self._look()
             else:
                 self._pumps.hurry()
@@ -318,7 +318,7 @@ class ReaderFeed:
         """List the Pumps; binlogs at or below the previous watermark may pass afterwards."""
         loop, interval_s = asyncio.get_running_loop(), self._list_interval_s
         await asyncio.sleep(max(0.0, self._looked_s + interval_s - loop.time()))
-        self._looked_s, low_water = loop.time(), self._merger.low_water
+        self._looked_s, watermark = loop.time(), self._merger.watermark
         try:
             await self._pumps.refresh()
         except Retryable as error:
@@ -326,7 +326,7 @@ class ReaderFeed:
             await asyncio.sleep(_RETRY_S)
         else:
             self._problem = ""
-            self._listed_ts = max(self._listed_ts, low_water)
+            self._listed_ts = max(self._listed_ts, watermark)
 
     def waits_for(self) -> str:
         """Return the cause that blocks the stream and its remedy; empty while it advances."""

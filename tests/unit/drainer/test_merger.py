@@ -38,7 +38,7 @@ def test_the_example_of_the_seed_waits_for_the_pump_that_is_behind() -> None:
     assert merger.holders == ["c"]
     push(merger, "c", 8, 9)
     assert everything(merger) == [1, 2, 3, 4, 5, 6]
-    assert (merger.low_water, merger.holders) == (6, ["b"])
+    assert (merger.watermark, merger.holders) == (6, ["b"])
     push(merger, "b", 10)
     assert everything(merger) == [7]
     assert merger.holders == ["a"]
@@ -78,7 +78,7 @@ def test_a_pump_that_joins_late_enters_at_what_was_emitted() -> None:
 def test_without_pumps_nothing_is_emitted() -> None:
     merger = Merger(7)
     assert merger.take() is None
-    assert merger.low_water == 7
+    assert merger.watermark == 7
 
 
 def test_a_pump_that_leaves_still_has_what_it_sent_emitted() -> None:
@@ -252,4 +252,4 @@ def test_what_comes_too_late_does_not_count_as_received_and_holds_the_merge() ->
     push(merger, "a", 12, 14)
     with pytest.raises(NeedsOperator, match=r"transaction 5, .* of \(3, 10\] is not downstream"):
         merger.push("back", [5, 20], [committed(5), committed(20)])
-    assert (merger.received_ts("back"), merger.low_water, merger.take()) == (3, 3, None)
+    assert (merger.received_ts("back"), merger.watermark, merger.take()) == (3, 3, None)

@@ -335,7 +335,7 @@ def test_a_pump_is_in_the_merge_when_the_pass_that_found_it_returns() -> None:
             cluster.put("a", "127.0.0.1:1", NodeState.PAUSED)
             cluster.put("gone", "127.0.0.1:2", NodeState.OFFLINE)
             await pumps.refresh()
-            assert (merger.sources, merger.low_water) == (["a"], 5)
+            assert (merger.sources, merger.watermark) == (["a"], 5)
 
     run(test)
 

@@ -7,8 +7,8 @@ import pytest
 from drainer.intake.merge_holder import (
     Condition,
     Held,
-    LowWaterWatch,
     PumpStream,
+    WatermarkWatch,
     judge,
     lag_s,
     view_of,
@@ -62,17 +62,17 @@ def test_what_holds_the_low_water_is_named_with_its_condition_and_since_when() -
         view_of(dead, most_ts=ago(0), now_ts=NOW_TS, holds=True),
         view_of(stream(), most_ts=ago(0), now_ts=NOW_TS, holds=False),
     ]
-    merge = Held(low_water=7, for_s=59.6, since_s=0).facts(views, late=0)
+    merge = Held(watermark=7, for_s=59.6, since_s=0).facts(views, late=0)
     assert merge.held_by == "p (dead: Connection refused), since 1970-01-01T00:00:00+00:00"
     assert (merge.low_water, merge.low_water_held_s) == (7, 59.6)
     assert "60.0 s behind now, holds the low water" in views[0].describe()
-    assert Held(low_water=7, for_s=1, since_s=0).facts(views, late=0).held_by is None
-    none = Held(low_water=7, for_s=9, since_s=0).facts([], late=0)
+    assert Held(watermark=7, for_s=1, since_s=0).facts(views, late=0).held_by is None
+    none = Held(watermark=7, for_s=9, since_s=0).facts([], late=0)
     assert str(none.held_by).startswith("no Pump is registered")
 
 
 def test_a_stall_is_said_after_a_while_and_again_only_now_and_then() -> None:
-    watch = LowWaterWatch(0, warn_s=3, repeat_s=10)
+    watch = WatermarkWatch(0, warn_s=3, repeat_s=10)
     said = []
     for now_s in range(40):
         watch.held_s(1 if now_s < 20 else 2, now_s)
