@@ -14,11 +14,20 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ctl import __main__ as penstock
 from ctl import commands as ctl
 from drainer import ddl_command
+from drainer.settings.targets import (
+    FilesTarget,
+    KafkaTarget,
+    LakeTarget,
+    MysqlTarget,
+    Target,
+    option_name,
+    options_of,
+)
 from penstock_local import init
 from penstock_local.demo import __main__ as demo
 from pumpclient.mysql.source import command as source
@@ -29,6 +38,12 @@ _SAMPLES: Final[Mapping[str, str]] = {
     "A Pump": "pump.toml",
     "A Drainer": "drainer.toml",
     "A source": "mysql_source.toml",
+}
+_SINKS: Final[Mapping[str, type[Target]]] = {
+    "MySQL, MariaDB, TiDB": MysqlTarget,
+    "Files": FilesTarget,
+    "Kafka": KafkaTarget,
+    "Delta tables": LakeTarget,
 }
 _COLUMNS: Final = "92"
 """The width of a help text."""
@@ -52,7 +67,29 @@ def settings() -> str:
     for title, name in _SAMPLES.items():
         text = (_ROOT / "deploy/conf" / name).read_text(encoding="utf-8")
         parts.append(f"## {title}\n\n```toml\n{text}```\n")
+    parts.append(
+        "## Options of a sink's URL\n\nThe URL in `sink` of a Drainer ends with its options:"
+        " `?name=value&name=value`. Percent-encode special characters. SQLite has no options.\n"
+    )
+    for name, target in _SINKS.items():
+        head = f"### {name}\n\n| option | default | meaning |\n|---|---|---|"
+        parts.append("\n".join((head, *map(_option, options_of(target)), "")))
     return "\n".join(parts)
+
+
+def _option(option: Any) -> str:
+    metadata, default = option.metadata, option.default
+    if option.name.endswith("_s"):
+        default = f"{default:g}s"
+    elif isinstance(default, bool):
+        default = str(default).lower()
+    shown = "" if default in ("", None, ()) else f"`{default}`"
+    text = metadata["help"]
+    if values := ", ".join(f"`{each}`" for each in metadata["choices"] if each):
+        text += f". Values: {values}"
+    if metadata["only"]:
+        text += f". Only for: {', '.join(metadata['only'])}"
+    return f"| `{option_name(option)}` | {shown} | {text} |"
 
 
 def options() -> str:

@@ -47,7 +47,6 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, went_back
-from drainer.sinks.opening import output_of
 from drainer.sinks.protocol import (
     EventSink,
     FileCountingSink,
@@ -126,7 +125,7 @@ async def build_active(
     fetches = components.executors_fetch
     who = Who(components.cluster_id, front.node_id, spool, tls=tls, metadata_only=fetches)
     pumps = Pumps(merger, membership, who, _BUFFER_BYTES, checkpoint.pumps)
-    note = functools.partial(components.home.note_downstream, output_of(config.downstream))
+    note = functools.partial(components.home.note_downstream, config.downstream.output)
     progress.on_commit = functools.partial(_count, pumps.counters, membership.lag_s, note)
     pipeline = build_pipeline(
         config,
@@ -371,9 +370,9 @@ async def check_not_behind(
     of messages would get some twice, or see them replaced.
     """
     home = components.home
-    if home.downstream() != output_of(config.downstream):
+    if home.downstream() != config.downstream.output:
         if found is not None and found.commit_ts:
-            home.note_downstream(output_of(config.downstream))
+            home.note_downstream(config.downstream.output)
         return  # Its first start, or an operator has named another downstream.
     node_id = home.known_node_id("", "")
     ask = functools.partial(Registry(components.etcd).get, NodeKind.DRAINER, node_id)

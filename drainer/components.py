@@ -16,23 +16,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from drainer.data_dir import Home
 from drainer.relay_log.log import RelayLog
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
-from drainer.settings.syncer_section import MYSQL_TYPES
-from drainer.sinks.opening import open_sink
+from drainer.settings.targets import MysqlTarget
+from drainer.sinks.opening import SinkThread, open_sink
 from drainer.sinks.protocol import Sink
-from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher, watch_tasks
 from drainer.spark.job import SparkJob, SparkSettings
 from drainer.spark.jvm import use_java
 from drainer.task.row_changes import OWN_SCHEMAS
 from drainer.task.row_fetch_unit import FetchSettings
 from drainer.task.selection import Selection
-from drainer.task.version import Bundle
+from drainer.task.work_loop import Bundle
 from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -80,7 +78,7 @@ async def build_components(
     in the background.
     """
     compiled(config)  # Report an invalid rule before anything is opened.
-    open_sink(config.downstream, cluster_id=0)  # Check URL, options and password; contact nothing.
+    open_sink(config.downstream, cluster_id=0)  # Check options and password; contact nothing.
     security = Security(config.security)
     home = stack.enter_context(Home(config.data_dir))
     java = asyncio.create_task(asyncio.to_thread(use_java, home.path / "java"))
@@ -234,12 +232,10 @@ def refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
 
 def protected_schemas(config: DrainerConfig) -> set[str]:
     """Return the Drainers' own schemas: downstream and, with loopback control, upstream."""
-    sink_url = config.downstream
+    target = config.downstream
     own = set(OWN_SCHEMAS) if config.syncer.loopback_control else set()
-    if urlsplit(sink_url).scheme in MYSQL_TYPES:
-        from drainer.sinks.mysql.url import parse_url
-
-        own.add(parse_url(sink_url).checkpoint_schema)
+    if isinstance(target, MysqlTarget):
+        own.add(target.checkpoint_schema)
     return own
 
 

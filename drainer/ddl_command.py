@@ -47,7 +47,7 @@ from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings
 from drainer.settings.config import DOWNSTREAM_KEYS, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
-from drainer.sinks.opening import label_of, open_sink
+from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.records import run_named
@@ -108,7 +108,7 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         sink = open_sink(config.downstream, cluster_id=cluster_id, retry_s_max=_SINK_S_MAX)
         with closing(sink):
             source = open_job_source(config.pd_address, etcd, security.pd_tls)
-            downstream = label_of(config.downstream)
+            downstream = config.downstream.label
             if verb == "list":
                 state = _read(config, etcd, source, sink)
                 return [f"downstream: {downstream}", *_list(state)], {

@@ -38,7 +38,6 @@ from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Overridden, TakenOver
-from drainer.sinks.opening import label_of
 from drainer.standby import EndedAsStandby, stand_by
 from penstock.cluster.node_registry import NodeState
 from penstock.cluster.records import (
@@ -300,7 +299,7 @@ class _Node:
             uptime_s=round(time.monotonic() - self._began_s),
             status_pages=self._front.pages.url or "none",
             writer=self._components.sink.writer,
-            downstream=label_of(self._config.downstream),
+            downstream=self._config.downstream.label,
             lag_s=round(self._membership.lag_s(), 3),
             lag_clock=self._membership.clock_is_from(),
             spark_tasks=self._components.dispatcher.tasks,

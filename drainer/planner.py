@@ -52,7 +52,7 @@ from drainer.task.row_changes import (
     read_changes,
 )
 from drainer.task.row_fetch_unit import RemoteTransactions
-from drainer.task.work_unit import Beginning, TableRows
+from drainer.task.work_unit import TableRows, TransactionStart
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import BinlogType, Origin, Place
@@ -76,8 +76,8 @@ class RowsStep:
     tables: list[TableRows] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list, compare=False)
     """The commit_ts of each transaction, by its number in `tables`."""
-    beginnings: Mapping[int, Beginning] = field(default_factory=dict, compare=False)
-    """The beginning of each of them, by its commit_ts."""
+    starts: Mapping[int, TransactionStart] = field(default_factory=dict, compare=False)
+    """The start of each of them, by its commit_ts."""
     origins: Mapping[str, Place] = field(default_factory=dict)
     remote: RemoteTransactions | None = None
     skipped: Counts = field(default_factory=Counts)
@@ -217,7 +217,7 @@ class Planner:
             bytes=collected.bytes or self._remote.bytes,
             tables=collected.tables(),
             stamps=collected.commit_ts,
-            beginnings=collected.beginnings,
+            starts=collected.starts,
             origins=self._origins.now(),
             remote=self._remote if self._remote.commit_ts else None,
             skipped=self._skipped + collected.skipped,
@@ -258,7 +258,7 @@ class Planner:
             return self._cut()
         self._waiting.popleft()
         self._origins.note(origin)
-        self._collector.add(changes, size, ts, Beginning(binlog.start_ts, origin))
+        self._collector.add(changes, size, ts, TransactionStart(binlog.start_ts, origin))
         self._transactions += 1
         self._through_ts = ts
         full = self._collector.rows >= self._rows_max or self._collector.bytes >= self._bytes_max

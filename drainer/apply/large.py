@@ -32,8 +32,8 @@ from drainer.differences.skipped import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, 
 from drainer.intake.payload import SpooledRows
 from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import Sink, Slices
-from drainer.sinks.thread import SinkThread
 from drainer.task.row_changes import (
     Collector,
     MarkTable,
@@ -42,7 +42,7 @@ from drainer.task.row_changes import (
     name_of,
     read_changes,
 )
-from drainer.task.work_unit import Beginning
+from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.failpoints import point
@@ -164,7 +164,7 @@ class _LargeTransaction(Generic[T]):
         step, report_s = self._step, time.monotonic() + _REPORT_S
         read_bytes, number = 0, 0
         begun = step.payload.outline
-        beginnings = {step.commit_ts: Beginning(begun.start_ts, begun.origin)}
+        starts = {step.commit_ts: TransactionStart(begun.start_ts, begun.origin)}
         with closing(self._rows.values()) as values:
             for value in values:
                 changes = [each for each in read_changes(value, self._rows.target) if each.rows]
@@ -176,7 +176,7 @@ class _LargeTransaction(Generic[T]):
                     del value, changes
                     yield HeldBatch(
                         number, collector.tables(), displaces=True, commit_ts=[step.commit_ts],
-                        beginnings=beginnings,
+                        starts=starts,
                     )  # fmt: skip  # No name for its tables: they go as soon as they are in units.
                 if time.monotonic() > report_s:
                     report_s = time.monotonic() + _REPORT_S

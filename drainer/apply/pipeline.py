@@ -31,8 +31,8 @@ from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import RelayStage
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
+from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import FileCounts, Refused, Sink, located
-from drainer.sinks.thread import SinkThread
 from drainer.task.work_unit import TableRows
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
@@ -251,7 +251,7 @@ class Pipeline:
             self._batch_id += 1
             self.progress.begun(step.tables)
             batch: RowBatch = HeldBatch(
-                self._batch_id, step.tables, commit_ts=step.stamps, beginnings=step.beginnings
+                self._batch_id, step.tables, commit_ts=step.stamps, starts=step.starts
             )
             if step.remote is not None:
                 assert self._fetching is not None, "no one asked for metadata only"
@@ -259,7 +259,7 @@ class Pipeline:
             work.prepared = asyncio.create_task(self._prepared(batch))
             self._preparing.add(work.prepared)
             work.prepared.add_done_callback(self._preparing.discard)
-            work.step = replace(step, tables=[], stamps=[], beginnings={})
+            work.step = replace(step, tables=[], stamps=[], starts={})
         elif isinstance(step, LargeStep):
             # Wait for it, because a DDL after it must not change its tables' definitions.
             work.prepared = asyncio.create_task(self._downstream.large(step))

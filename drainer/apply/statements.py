@@ -37,6 +37,7 @@ import pyarrow as pa
 from drainer.apply.batches import HeldBatch, RowBatch
 from drainer.apply.strategies import Prepared
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import (
     ForeignKey,
     InDoubt,
@@ -46,7 +47,6 @@ from drainer.sinks.protocol import (
     SqlSink,
     Transaction,
 )
-from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
 from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, Keys, RowStatements, tag_of
 from drainer.task.work_unit import ROWS_SCHEMA, Batch, Link, Op, TableRows, WorkUnit

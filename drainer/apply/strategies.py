@@ -41,8 +41,8 @@ from typing import Any, Protocol
 
 from drainer.apply.batches import Generation, HeldBatch, RowBatch
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import EventSink, PartitionedSink, Partitions, TableSink, cut_by_bytes
-from drainer.sinks.thread import SinkThread
 from drainer.spark.dispatcher import Dispatcher
 from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
@@ -231,10 +231,10 @@ class Events:
         return made
 
     async def _messages(self, batch: HeldBatch) -> list[Messages]:
-        units, beginnings = await asyncio.to_thread(self._units, batch), batch.beginnings
+        units, starts = await asyncio.to_thread(self._units, batch), batch.starts
         del batch
         answers = await self._dispatcher.run(units)
-        made = [Messages.decode(each, beginnings) for each in answers]
+        made = [Messages.decode(each, starts) for each in answers]
         self.messages += sum(map(len, made))
         self.message_bytes += sum(len(each.joined()[0]) for each in made)
         return made

@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import quote
 
-from drainer.settings.syncer_section import MYSQL_TYPES
+from drainer.settings.targets import MYSQL_TYPES, MysqlTarget, Target, target_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import TablePattern
@@ -98,17 +97,19 @@ class ReparoConfig:
         return self.stop_tso
 
     @property
-    def target(self) -> str:
-        """The URL of the target, password included; empty where changes are only printed."""
+    def target(self) -> Target | None:
+        """The target, password included; None where changes are only printed."""
         if self.sink or self.dest_type != MYSQL:
-            return self.sink
+            return target_of(self.sink) if self.sink else None
         db = self.dest_db
-        account = quote(db.user, safe="")
-        if db.password:
-            account += f":{quote(db.password, safe='')}"
-        query = f"?password-file={quote(db.password_file)}" if db.password_file else ""
-        host = f"[{db.host}]" if ":" in db.host else db.host or "127.0.0.1"
-        return f"mysql://{account}@{host}:{db.port}/{query}"
+        return MysqlTarget(
+            scheme=MYSQL,
+            host=db.host or "127.0.0.1",
+            port=db.port,
+            user=db.user,
+            password=db.password,
+            password_file=db.password_file,
+        )
 
     def lists(self) -> DrainerList:
         """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""

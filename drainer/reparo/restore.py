@@ -27,7 +27,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.binlog_files import Record
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import TableSink
-from drainer.task.events.tidb_binlog_file import DDL, zone_offset
+from drainer.task.events.tidb_binlog_file import DDL
 from drainer.task.row_changes import Collector, TableChanges
 from drainer.task.work_unit import Batch
 from penstock.codes import Code
@@ -35,7 +35,7 @@ from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.ddl.dropping import table_by_table, together
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
-from penstock.schema.ddl_context import DdlContext
+from penstock.schema.ddl_context import DdlContext, zone_offset
 from penstock.wire.binlog_text import time_text
 
 log = logging.getLogger("reparo")
@@ -75,10 +75,11 @@ def run(config: ReparoConfig) -> str:
     """Restore, print or only check, as configured; return the closing message."""
     held = HeldChanges(config.folder)
     held.check_stop(config.stop_ts)
-    if config.dry_run or not config.target:
+    target = config.target
+    if config.dry_run or target is None:
         writer = Checks() if config.dry_run else Prints()
         return f"{writer.verb} {Restore(config, held, writer).run(Checkpoint(config.after_ts, 0))}"
-    sink = open_table_sink(config.target, cluster_id=held.cluster_id)
+    sink = open_table_sink(target, cluster_id=held.cluster_id)
     with closing(sink):
         start = _starting_point(config, sink)
         made = Restore(config, held, Applies(sink)).run(start)

@@ -6,15 +6,9 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-from drainer.settings.syncer_section import (
-    DEFAULT_SINK,
-    DELTA,
-    SyncerConfig,
-    downstream_url,
-    takes_events,
-)
+from drainer.settings.syncer_section import DEFAULT_SINK, SyncerConfig, downstream_of
+from drainer.settings.targets import COLLATIONS, FilesTarget, LakeTarget, Target
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.tls import SecurityConfig
@@ -76,9 +70,6 @@ STRATEGIES = {
     "events": ("snapshot",),
 }
 """Each strategy with its modes; only those of `merge` differ."""
-
-
-COLLATIONS = ("map", "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,14 +217,14 @@ class DrainerConfig:
     @property
     def as_flags(self) -> str:
         """Command-line flags that identify this Drainer's etcd and downstream; no password."""
-        return shlex.join(self.given or (f"--sink={without_password(self.downstream)}",))
+        is_named = self.sink != DEFAULT_SINK
+        sink = (f"--sink={without_password(self.sink)}",) if is_named else ()
+        return shlex.join(self.given or sink)
 
     @property
-    def downstream(self) -> str:
-        """The URL of the downstream, password included: not for logs."""
-        stops = self.apply.collations != COLLATIONS[0]
-        more = {"collations": self.apply.collations} if stops else {}
-        return downstream_url(self.sink, self.syncer, more=more)
+    def downstream(self) -> Target:
+        """The downstream, password included: not for logs."""
+        return downstream_of(self.sink, self.syncer, collations=self.apply.collations)
 
     @property
     def strategy(self) -> str:
@@ -241,15 +232,7 @@ class DrainerConfig:
         asked = self.apply.strategy
         if asked != "auto":
             return asked
-        return "events" if self._takes_events else "merge"
-
-    @property
-    def _takes_events(self) -> bool:
-        return takes_events(self.downstream)
-
-    @property
-    def _is_lake(self) -> bool:
-        return urlsplit(self.downstream).scheme == DELTA
+        return "events" if self.downstream.takes_events else "merge"
 
     @property
     def ignored_ts(self) -> frozenset[int]:
@@ -283,28 +266,20 @@ class DrainerConfig:
 
     def _check_downstream(self) -> None:
         """Raise `NeedsOperator` for a downstream that is invalid, or invalid with the strategy."""
-        has_events = self._takes_events
+        target = self.downstream
+        has_events, is_lake = target.takes_events, isinstance(target, LakeTarget)
         if has_events != (self.strategy == "events"):
             hint = "leave it out, or say auto" if has_events else "it is for sink = file:///folder"
             raise out_of_range("apply.strategy", self.apply.strategy, hint)
-        if has_events and _is_same_folder(self.downstream, self.data_dir):
-            raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
         if has_events and self.apply.mode != "snapshot":
             raise out_of_range("apply.mode", self.apply.mode, "files and logs are written by one")
-        if self._is_lake and not has_events:
-            self._check_lake()
-
-    def _check_lake(self) -> None:
-        """Raise `NeedsOperator` for settings that a lake does not support."""
-        for name, value, only in (
-            ("strategy", self.strategy, "merge"),
-            ("mode", self.apply.mode, "snapshot"),
-        ):
-            if value != only:
-                raise out_of_range(f"apply.{name}", value, f"a lake takes {only}: leave it out")
-        if _is_same_folder(self.downstream, self.data_dir):
+        if is_lake and not has_events:
+            for name, value, only in (
+                ("strategy", self.strategy, "merge"),
+                ("mode", self.apply.mode, "snapshot"),
+            ):
+                if value != only:
+                    raise out_of_range(f"apply.{name}", value, f"a lake takes {only}: leave it out")
+        folder = target.folder if isinstance(target, FilesTarget | LakeTarget) else None
+        if folder is not None and folder.absolute() == self.data_dir.absolute():
             raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")
-
-
-def _is_same_folder(url: str, folder: Path) -> bool:
-    return Path(unquote(urlsplit(url).path)).absolute() == folder.absolute()

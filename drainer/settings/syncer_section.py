@@ -13,7 +13,7 @@ which in TiDB-Binlog only reached Oracle. Plain names in the first group are reg
 the whole name, as in TiDB-Binlog; names in a migrate rule are wildcards. The other keys of the file
 are in `drainer.settings.compat`.
 
-The downstream that it names becomes the URL that a sink is opened with:
+It can name the downstream:
 
     [syncer]                     [syncer.to]                  [syncer.to.checkpoint]
     db-type = "mysql"            host = "10.0.0.9"            schema = "tidb_binlog"
@@ -21,7 +21,7 @@ The downstream that it names becomes the URL that a sink is opened with:
 
 is mysql://repl:…@10.0.0.9:3306/?checkpoint-schema=tidb_binlog. Missing values come from MYSQL_HOST,
 MYSQL_PORT, MYSQL_USER and MYSQL_PSWD, then from TiDB-Binlog's defaults; loop-back control adds its
-channel to any URL. A Kafka that is named here, by kafka-addrs or KAFKA_ADDRS, gets TiDB-Binlog's
+channel to any server. A Kafka that is named here, by kafka-addrs or KAFKA_ADDRS, gets TiDB-Binlog's
 own messages: kafka://…/?format=tidb-binlog.
 """
 
@@ -30,8 +30,23 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from typing import Any
+from urllib.parse import quote
 
+from drainer.settings.targets import (
+    COLLATIONS,
+    DELTA,
+    FILE_TYPES,
+    KAFKA,
+    MYSQL_TYPES,
+    SQLITE,
+    TIDB_BINLOG,
+    FilesTarget,
+    KafkaTarget,
+    MysqlTarget,
+    Target,
+    target_of,
+)
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
@@ -40,16 +55,8 @@ from penstock.security.databases import FULL
 from penstock.settings.load import duration_s
 from penstock.settings.setting import out_of_range, setting
 
-MYSQL_TYPES = ("mysql", "mariadb", "tidb")
-FILE_TYPES = ("file",)
-KAFKA = "kafka"
-DELTA = "delta"
-EVENT_TYPES = (*FILE_TYPES, KAFKA)
-"""The schemes of sinks that take events."""
-MIRROR, CHANGES = "mirror", "changes"
-"""The modes of a lake: the rows as they are, or a log of every change."""
 _OLD_FILE_TYPE = "pb"
-_TYPES = (*MYSQL_TYPES, "sqlite", *EVENT_TYPES, DELTA, _OLD_FILE_TYPE)
+_TYPES = (*MYSQL_TYPES, SQLITE, *FILE_TYPES, KAFKA, DELTA, _OLD_FILE_TYPE)
 _KAFKA_MESSAGE_BYTES_MAX = 1_000_000_000
 """The limit of Kafka's client; TiDB-Binlog's own default is slightly larger."""
 _ABSENT_TYPES = ("oracle", "flash")
@@ -239,62 +246,47 @@ class SyncerConfig:
 DEFAULT_SINK = "sqlite:///downstream.db"
 
 
-def takes_events(url: str) -> bool:
-    """Return whether a downstream takes every change, not only the net effect of a batch."""
-    parts = urlsplit(url)
-    if parts.scheme == DELTA:
-        return dict(parse_qsl(parts.query)).get("mode", MIRROR) == CHANGES
-    return parts.scheme in EVENT_TYPES
-
-
-def downstream_url(
+def downstream_of(
     sink: str,
     syncer: SyncerConfig,
     env: Mapping[str, str] | None = None,
     *,
-    more: Mapping[str, str] | None = None,
-) -> str:
-    """Return the URL of the downstream, with `more` options if it is a server.
+    collations: str = COLLATIONS[0],
+) -> Target:
+    """Return the downstream, with the options that other settings give to a server.
 
-    Raises `NeedsOperator` if two are named.
+    Raises `NeedsOperator` if two downstreams are named, or an option is invalid.
     """
-    url = _named_downstream(sink, syncer, os.environ if env is None else env)
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:  # The URL may hold a password, and is not repeated.
+    target = _named_downstream(sink, syncer, os.environ if env is None else env)
+    if syncer.db_type and _kind_of(syncer.db_type) != _kind_of(target.scheme):
         raise NeedsOperator(
-            f"unreadable downstream URL: {error}",
-            hint="write mysql://user:password@host:port/ and percent-encode special characters",
-            code=Code.URL_INVALID,
-        ) from error
-    if syncer.db_type and scheme and _kind_of(syncer.db_type) != _kind_of(scheme):
-        raise NeedsOperator(
-            f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {scheme!r}",
+            f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {target.scheme!r}",
             hint="leave db-type out: the sink's URL says it",
             code=Code.SETTING_VALUE,
         )
-    options = {"sql-mode": syncer.sql_mode} if syncer.sql_mode else {}
-    if syncer.loopback_control:
-        if scheme not in MYSQL_TYPES:
+    if not isinstance(target, MysqlTarget):
+        if syncer.loopback_control:
             what = (
                 "SQLite is no one's upstream"
-                if scheme == "sqlite"
-                else f"a {scheme} has no upstream"
+                if target.scheme == SQLITE
+                else f"a {target.scheme} has no upstream"
             )
             raise NeedsOperator(
                 f"loopback-control is on, and {what}",
                 hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
                 code=Code.SETTING_VALUE,
             )
-        options["loopback-channel"] = str(syncer.channel_id)
-    options |= more or {}
-    if not options or scheme not in MYSQL_TYPES:
-        return url
-    return url + ("&" if urlsplit(url).query else "?") + urlencode(options)
+        return target
+    return replace(
+        target,
+        sql_mode=syncer.sql_mode or target.sql_mode,
+        loopback_channel=syncer.channel_id if syncer.loopback_control else target.loopback_channel,
+        collations=target.collations if collations == COLLATIONS[0] else collations,
+    )
 
 
-def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> str:
-    """Return the URL in `sink`, or a URL made from `[syncer.to]`."""
+def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> Target:
+    """Return the downstream that `sink` names, or `[syncer.to]`."""
     db_type, to = syncer.db_type, syncer.to
     if db_type == DELTA and sink == DEFAULT_SINK:
         raise NeedsOperator(
@@ -306,7 +298,7 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
     is_enough = to_files or db_type in (*MYSQL_TYPES, KAFKA)
     is_named = to != ToConfig() or (sink == DEFAULT_SINK and is_enough)
     if not is_named:
-        return sink
+        return target_of(sink)
     if sink != DEFAULT_SINK:
         raise NeedsOperator(
             "both sink and [syncer.to] name a downstream",
@@ -334,7 +326,7 @@ def _kind_of(db_type: str) -> str:
     return {**dict.fromkeys(MYSQL_TYPES, "server"), _OLD_FILE_TYPE: "file"}.get(db_type, db_type)
 
 
-def _of_files(to: ToConfig) -> str:
+def _of_files(to: ToConfig) -> Target:
     if not to.dir:
         raise NeedsOperator(
             "syncer.db-type is file, and syncer.to.dir is empty",
@@ -342,15 +334,15 @@ def _of_files(to: ToConfig) -> str:
             " them and its savepoint",
             code=Code.SETTING_VALUE,
         )
-    options = {
-        "compress": to.compression,
-        "retention": f"{to.retention_time}d" if to.retention_time else "",
-    }
-    query = urlencode({key: value for key, value in options.items() if value})
-    return f"file:{quote(to.dir)}" + (f"?{query}" if query else "")
+    return FilesTarget(
+        scheme=FILE_TYPES[0],
+        path=quote(to.dir),
+        compress=to.compression,
+        retention_s=to.retention_time * 86400.0,
+    )
 
 
-def _of_kafka(to: ToConfig, env: Mapping[str, str]) -> str:
+def _of_kafka(to: ToConfig, env: Mapping[str, str]) -> Target:
     brokers = to.kafka_addrs or env.get("KAFKA_ADDRS", "")
     if not brokers:
         raise NeedsOperator(
@@ -359,19 +351,24 @@ def _of_kafka(to: ToConfig, env: Mapping[str, str]) -> str:
             " kafka://host:9092/?format=canal-json",
             code=Code.SETTING_VALUE,
         )
+    brokers = brokers.replace(" ", "")
     size = min(to.kafka_max_message_size, _KAFKA_MESSAGE_BYTES_MAX)
-    options = {
-        "format": "tidb-binlog",
-        "topic": to.topic_name,
-        "max-message-bytes": str(size) if size else "",
-        "client-id": to.kafka_client_id or "tidb_binlog",
-    }
-    query = urlencode({key: value for key, value in options.items() if value})
-    return f"kafka://{brokers.replace(' ', '')}/?{query}"
+    sizes: dict[str, Any] = {"message_bytes_max": size} if size else {}
+    return KafkaTarget(
+        scheme=KAFKA,
+        place=brokers,
+        path="/",
+        brokers=brokers,
+        format=TIDB_BINLOG,
+        topic=to.topic_name,
+        client_id=to.kafka_client_id or "tidb_binlog",
+        **KafkaTarget.OF_TIDB_BINLOG,
+        **sizes,
+    )
 
 
-def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
-    port = to.port or env.get("MYSQL_PORT", 3306)
+def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> Target:
+    port = str(to.port or env.get("MYSQL_PORT", "") or 3306)
     host = to.host or env.get("MYSQL_HOST", "127.0.0.1")
     user = to.user or env.get("MYSQL_USER", "root")
     password = to.password or ("" if to.password_file else env.get("MYSQL_PSWD", ""))
@@ -381,19 +378,25 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> str:
             hint="leave one of them out",
             code=Code.SETTING_VALUE,
         )
-    options = {
-        "checkpoint-schema": to.checkpoint.schema,
-        "checkpoint-table": to.checkpoint.table,
-        "password-file": to.password_file,
-        "params": ",".join(to.params),
-        "read-timeout": f"{to.read_timeout:g}" if to.read_timeout else "",
-        "ssl-ca": to.security.ssl_ca,
-        "ssl-cert": to.security.ssl_cert,
-        "ssl-key": to.security.ssl_key,
-        "ssl-verify": to.security.ssl_verify.replace(FULL, ""),
-    }
-    account = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-    host = f"[{host}]" if ":" in host else host
-    url = f"{db_type or 'mysql'}://{account}@{host}:{port}/"
-    query = urlencode({key: value for key, value in options.items() if value})
-    return f"{url}?{query}" if query else url
+    if not port.isdecimal():
+        raise out_of_range("MYSQL_PORT", port, "write the number of a port")
+    place = {"checkpoint_schema": to.checkpoint.schema, "checkpoint_table": to.checkpoint.table}
+    own: dict[str, Any] = {name: value for name, value in place.items() if value}
+    return MysqlTarget(
+        scheme=db_type or MYSQL_TYPES[0],
+        place=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        path="/",
+        named=tuple((name.replace("_", "-"), value) for name, value in own.items()),
+        host=host,
+        port=int(port),
+        user=user,
+        password=password,
+        password_file=to.password_file,
+        params=to.params,
+        read_timeout_s=to.read_timeout,
+        ssl_ca=to.security.ssl_ca,
+        ssl_cert=to.security.ssl_cert,
+        ssl_key=to.security.ssl_key,
+        ssl_verify=to.security.ssl_verify,
+        **own,
+    )

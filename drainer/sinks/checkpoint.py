@@ -43,7 +43,6 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any
 
 from drainer.differences.overrides import Override, in_force
@@ -227,10 +226,7 @@ def overridden(stored: str | None, change: OverrideChange) -> str:
     made, had = change(last), last.overrides or {}
     is_other = any(made.get(ts) != had.get(ts) for ts in {*made, *had} if ts > last.commit_ts)
     changed = replace(
-        last,
-        overrides=made,
-        has_all_overrides=True,
-        ddl_before="" if is_other else last.ddl_before,
+        last, overrides=made, has_all_overrides=True, ddl_before="" if is_other else last.ddl_before
     )
     return changed.to_json(last.writer)
 
@@ -264,11 +260,16 @@ def of_another_cluster(cluster: object, others: Sequence[object], place: str) ->
     )
 
 
-class Standing(Enum):
-    """The stored row's meaning for the transaction that is about to run."""
-
-    OURS = "ours"
-    ALREADY_WRITTEN = "already written"
+def own_row(
+    stored: Callable[[], str | None], others: Callable[[], list[Any]], cluster: object, place: str
+) -> str | None:
+    """Return this cluster's row; raise `NeedsOperator` if only other clusters have one."""
+    found = stored()
+    if found is None and (clusters := others()):
+        found = stored()  # Our row may exist by now: another Drainer also starts here.
+        if found is None:
+            raise of_another_cluster(cluster, clusters, place)
+    return found
 
 
 class Ledger:
@@ -313,13 +314,16 @@ class Ledger:
         self._attempted = text
         return text, doubtful
 
-    def standing(self, stored: str | None, new_text: str, *, retried: bool) -> Standing:
-        """Judge the locked row; raise `NeedsOperator` when another Drainer wrote it."""
+    def is_written(self, stored: str | None, new_text: str, *, retried: bool) -> bool:
+        """Return whether an earlier attempt has stored the text, by the row that is now locked.
+
+        Raises `NeedsOperator` if another Drainer wrote the row.
+        """
         assert self.is_loaded, "a sink loads the checkpoint before it writes one"
         if stored == self._known:
-            return Standing.OURS
+            return False
         if retried and stored == new_text:
-            return Standing.ALREADY_WRITTEN
+            return True
         raise self._taken_over(stored)
 
     def wrote(self, text: str) -> None:

@@ -1,104 +1,162 @@
-"""Opening: returns the sink that a URL names."""
+"""Opening: returns the sink of a target, and the thread that makes all calls to it.
+
+The thread keeps a slow commit from blocking anything else. It is a daemon thread, because a
+downstream that hangs must not keep a Drainer from stopping. The downstream rolls back a transaction
+that is open at that time.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl, unquote, urlsplit
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from drainer.settings.syncer_section import (
-    DELTA,
-    EVENT_TYPES,
-    KAFKA,
-    MYSQL_TYPES,
-    takes_events,
+from drainer.settings.targets import (
+    FilesTarget,
+    KafkaTarget,
+    LakeTarget,
+    MysqlTarget,
+    SqliteTarget,
+    Target,
+    no_sink,
+    target_of,
 )
 from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, SqlSink, TableSink
-from penstock.codes import Code
-from penstock.errors import NeedsOperator
-
-_TABLES = "sqlite:///path/file.db or mysql://user:password@host:port/"
-
-
-_NAMES_OF_OUTPUTS = ("checkpoint-schema", "checkpoint-table", "checkpoint-topic", "prefix")
-
-
-def label_of(url: str) -> str:
-    """Return the downstream that a URL names, without user, password and options."""
-    parts = urlsplit(url)
-    if parts.scheme == "sqlite":
-        return f"sqlite {unquote(parts.path)[1:]}"
-    if parts.scheme == DELTA:
-        return f"{DELTA} {unquote(parts.path)}"
-    return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}"
-
-
-def output_of(url: str) -> str:
-    """Identify the output of a URL; unlike `label_of`, it is unique for each output."""
-    parts = urlsplit(url)
-    names = [f"{k}={v}" for k, v in parse_qsl(parts.query) if k in _NAMES_OF_OUTPUTS]
-    return f"{parts.scheme} {parts.netloc.rpartition('@')[2]}{parts.path} {' '.join(names)}".strip()
 
 
 def open_sink(
-    url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX, accepted_ts: int = -1
+    target: Target | str,
+    *,
+    cluster_id: int,
+    retry_s_max: float = RETRY_S_MAX,
+    accepted_ts: int = -1,
 ) -> Sink:
-    """Return the sink for `url`, of tables, of events or of a lake.
+    """Return the sink for a target or its URL, of tables, of events or of a lake.
 
     Contacts nothing yet. Raises `NeedsOperator` for a URL that names no known downstream. While the
     checkpoint is at `accepted_ts`, an operator has accepted the downstream as it is.
     """
-    if takes_events(url):
+    target = _target(target)
+    if target.takes_events:
         return open_event_sink(
-            url, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
+            target, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
         )
-    if urlsplit(url).scheme == DELTA:
-        return open_lake_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    return open_table_sink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if isinstance(target, LakeTarget):
+        return open_lake_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    return open_table_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
 
 
-def open_table_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> SqlSink:
-    """Return the SQL table sink for a `sqlite:///file` or `mysql://user:pw@host:port/` URL."""
-    # Import each downstream's driver only if it is used.
-    scheme = urlsplit(url).scheme
-    if scheme == "sqlite":
+def _target(target: Target | str) -> Target:
+    return target_of(target) if isinstance(target, str) else target
+
+
+# Each downstream's driver is imported only if it is used.
+
+
+def open_table_sink(
+    target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
+) -> SqlSink:
+    """Return the SQL sink for a SQLite, MySQL, MariaDB or TiDB."""
+    target = _target(target)
+    if isinstance(target, SqliteTarget):
         from drainer.sinks.sqlite.sink import SqliteSink
 
-        return SqliteSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    if scheme in MYSQL_TYPES:
+        return SqliteSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if isinstance(target, MysqlTarget):
         from drainer.sinks.mysql.sink import MysqlSink
 
-        return MysqlSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    others = "file:///folder, kafka://host:9092/ or delta:///folder"
-    hint = _TABLES if scheme in (*EVENT_TYPES, DELTA) else f"{_TABLES}, {others}"
-    raise NeedsOperator(
-        f"no sink for downstream scheme {scheme!r}", hint=f"use {hint}", code=Code.URL_INVALID
-    )
+        return MysqlSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    raise no_sink(target.scheme)
 
 
-def open_lake_sink(url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX) -> TableSink:
-    """Return the Arrow table sink for a `delta:///folder` URL."""
+def open_lake_sink(
+    target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
+) -> TableSink:
+    """Return the Arrow sink for a lake that mirrors the upstream."""
     from drainer.sinks.delta.sink import DeltaSink
 
-    return DeltaSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    target = _target(target)
+    assert isinstance(target, LakeTarget), target
+    return DeltaSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
 
 
 def open_event_sink(
-    url: str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX, accepted_ts: int = -1
+    target: Target | str,
+    *,
+    cluster_id: int,
+    retry_s_max: float = RETRY_S_MAX,
+    accepted_ts: int = -1,
 ) -> EventSink:
-    """Return the sink that takes events for `url`.
-
-    The URL is `file:///folder`, `kafka://host:9092/` or `delta:///folder?mode=changes`.
-    """
-    scheme = urlsplit(url).scheme
-    if scheme == DELTA:
+    """Return the sink for files, a Kafka, or a lake that logs changes."""
+    target = _target(target)
+    if isinstance(target, LakeTarget):
         from drainer.sinks.delta.changes_sink import ChangesSink
 
-        return ChangesSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    if scheme == KAFKA:
+        return ChangesSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if isinstance(target, KafkaTarget):
         from drainer.sinks.kafka.sink import KafkaSink
 
         return KafkaSink(
-            url, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
+            target, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
         )
     from drainer.sinks.files.sink import FileSink
 
-    return FileSink(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    assert isinstance(target, FilesTarget), target
+    return FileSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_Call = tuple[Callable[[], Any], asyncio.Future[Any]]
+
+
+class SinkThread:
+    """Calls run one after another, in the order in which they were made."""
+
+    def __init__(self) -> None:
+        """Start the thread, which belongs to the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="sink", daemon=True)
+        self._thread.start()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((function, done))
+        return await done
+
+    async def close(self, timeout_s: float) -> bool:
+        """End the thread after its pending calls; False if that exceeds `timeout_s`."""
+        self._calls.put(None)
+        await asyncio.to_thread(self._thread.join, timeout_s)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, done = call
+            try:
+                value, error = function(), None
+            except BaseException as raised:
+                value, error = None, raised
+            self._hand_back(done, value, error)
+            del call, function, done, value, error  # A batch of SQL must not outlive its commit.
+
+    def _hand_back(
+        self, done: asyncio.Future[Any], value: Any, error: BaseException | None
+    ) -> None:
+        def resolve() -> None:
+            if done.cancelled():
+                return
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(resolve)
+        except RuntimeError:
+            log.warning("the downstream answered after the Drainer had stopped waiting")

@@ -3,19 +3,29 @@
 attempt ──> done
    │ a transient error: release all resources, pause, longer each time
    └──> again, until `retry_s_max` has passed since the first error
+
+`locked` lets one program at a time write in a folder.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+from drainer.sinks.checkpoint import Checkpoint, Ledger
 from penstock.codes import Code
 from penstock.errors import Retryable
+
+if TYPE_CHECKING:
+    from penstock.ddl import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -99,3 +109,70 @@ class Patience:
                     "the sink was closed while it waited", code=Code.CLOSED
                 ) from failure
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of an existing folder; `BlockingIOError` if another program holds it."""
+    lock = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
+
+
+class CheckpointedSink:
+    """The common part of sinks: the checkpoint as this run knows it, and the retries."""
+
+    batch_bytes_max = 0
+
+    def __init__(self, name: str, *, cluster_id: int, retry_s_max: float) -> None:
+        self._cluster_id = cluster_id
+        self._ledger = Ledger()
+        self._patience = Patience(
+            name, retry_s_max=retry_s_max, let_go=self._let_go, passing=self._passing
+        )
+
+    @property
+    def writer(self) -> str:
+        return self._ledger.writer
+
+    @property
+    def is_new(self) -> bool:
+        return self._ledger.is_new
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Do nothing: this downstream distinguishes all texts, and has nothing to compare."""
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return nothing: no collation can be missing."""
+        return {}
+
+    def waits_for(self) -> str:
+        return self._patience.problem
+
+    def close(self) -> None:
+        """Release the downstream; a call waiting in another thread ends with `Retryable`."""
+        self._patience.close()
+
+    def _storing(self, attempt: Callable[[str, bool], T], checkpoint: Checkpoint) -> T:
+        """Retry `attempt`, which stores the text of a checkpoint, until it has succeeded.
+
+        Its second argument says whether an earlier attempt may have stored the text.
+        """
+        text, is_doubtful = self._ledger.attempt(checkpoint)
+        made = self._patience.retrying(lambda retried: attempt(text, retried or is_doubtful))
+        self._ledger.wrote(text)
+        return made
+
+    def _let_go(self) -> None:
+        """Release all resources, after a failure."""
+        raise NotImplementedError
+
+    def _passing(self, error: Exception) -> str:
+        """As `Patience` calls it."""
+        raise NotImplementedError

@@ -37,8 +37,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from drainer.task.row_fetch_unit import CATALOGS_KEPT
-from drainer.task.version import code_version
-from drainer.task.work_loop import CATALOG, FAILED, HEADER, HELLO, RESULT, WORK, digest_of
+from drainer.task.work_loop import (
+    CATALOG,
+    FAILED,
+    HEADER,
+    HELLO,
+    RESULT,
+    WORK,
+    code_version,
+    digest_of,
+)
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 from penstock.security.tls import Tls, frozen_server

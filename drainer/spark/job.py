@@ -40,8 +40,7 @@ from drainer.spark.jvm import (
 )
 from drainer.task import without_pandas
 from drainer.task.row_fetch_unit import FetchSettings
-from drainer.task.version import Bundle
-from drainer.task.work_loop import serve_partition
+from drainer.task.work_loop import Bundle, serve_partition
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 

@@ -293,12 +293,7 @@ def _record(left: Compacted, rows: pa.Array) -> pa.RecordBatch:
 
 
 def _group_units(
-    batch: Batch,
-    group: Sequence[TableRows],
-    parts: int,
-    dialect: str,
-    part: int,
-    bounds: Bounds,
+    batch: Batch, group: Sequence[TableRows], parts: int, dialect: str, part: int, bounds: Bounds
 ) -> Sequence[WorkUnit]:
     table = layout_of(group[0].table)  # One object for all batches, so that it is compiled once.
     assert table is not None, "a group has a key"

@@ -49,7 +49,7 @@ from drainer.differences.skipped import (
     Counts,
     Skipped,
 )
-from drainer.task.work_unit import Beginning, TableRows
+from drainer.task.work_unit import TableRows, TransactionStart
 from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed, NeedsOperator
@@ -222,8 +222,8 @@ class Collector:
         """Counts of all added changes that do not go downstream."""
         self.commit_ts: list[int] = []
         """The commit_ts of each transaction, by its number."""
-        self.beginnings: dict[int, Beginning] = {}
-        """The beginning of each transaction that has one, by its commit_ts."""
+        self.starts: dict[int, TransactionStart] = {}
+        """The start of each transaction that has one, by its commit_ts."""
         self._columns: dict[int, _TableColumn] = {}
 
     def fits(self, changes: list[TableChanges]) -> bool:
@@ -241,7 +241,7 @@ class Collector:
         changes: list[TableChanges],
         size: int,
         commit_ts: int = 0,
-        beginning: Beginning | None = None,
+        start: TransactionStart | None = None,
     ) -> None:
         """Append one transaction's changes, which weigh `size` bytes."""
         for change in changes:
@@ -259,8 +259,8 @@ class Collector:
             self.rows += len(change.rows)
         self.bytes += size
         self.commit_ts.append(commit_ts)
-        if beginning is not None:
-            self.beginnings[commit_ts] = beginning
+        if start is not None:
+            self.starts[commit_ts] = start
 
     def tables(self) -> list[TableRows]:
         """Return everything collected as Arrow columns; the collector is unusable afterwards."""

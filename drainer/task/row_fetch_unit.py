@@ -24,9 +24,7 @@ from typing import Any
 import numpy as np
 
 from drainer.differences.skipped import Counts, from_lists, to_lists
-from drainer.task.work_unit import Statements
-from penstock.codes import Code
-from penstock.errors import Malformed
+from drainer.task.work_unit import Statements, undecodable
 from penstock.filters import FilterConfig
 from penstock.filters.table_lists import TableFilter
 
@@ -36,7 +34,6 @@ CATALOGS_KEPT = 8
 
 _LENGTH = struct.Struct("<I")
 _AWAY, _MADE = b"\x00", b"\x01"
-_HINT = "Drainer and Spark tasks must run the same version of Penstock"
 _UNREADABLE = (ValueError, LookupError, TypeError, struct.error)
 
 Made = list[tuple[bool, Statements]]
@@ -112,9 +109,7 @@ class FetchUnit:
             owners = np.frombuffer(data, "<u2", count, at + 8 * count)
             return cls(**header, commit_ts=stamps, owners=owners)
         except _UNREADABLE as error:
-            raise Malformed(
-                f"undecodable fetch unit: {error}", hint=_HINT, code=Code.SPARK_VERSION
-            ) from error
+            raise undecodable("fetch unit", error) from error
 
 
 _HEADER_FIELDS = (
@@ -163,9 +158,7 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
         return made, Facts(**header)
     except _UNREADABLE as error:
-        raise Malformed(
-            f"undecodable answer of a task: {error}", hint=_HINT, code=Code.SPARK_VERSION
-        ) from error
+        raise undecodable("answer of a task", error) from error
 
 
 def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:

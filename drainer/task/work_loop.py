@@ -19,29 +19,91 @@ version closes the connection immediately.
 With `[security]`, the Drainer serves its tasks with its own certificate. A task knows the digest of
 that certificate and accepts no other. An executor therefore needs no files, and no name must match.
 The Drainer serves the certificate of its start for as long as it runs.
+
+The version identifies the code of a process, so that a task with other code is detected. The number
+alone is not enough, because different code on an executor's own path may have the same number:
+
+    0.1.0+3f9a81c2d4e5   the version of Penstock, the first digits of a SHA-256 over its source
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 import queue
 import socket
 import ssl
 import struct
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING, Final, Self
 
 from drainer.task.events.event_unit import answer
-from drainer.task.version import code_version
+from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.http2.client.tls_end import TlsEnd
 
 if TYPE_CHECKING:
     from drainer.task.row_fetch_unit import FetchSettings
+
+_PACKAGES = ("drainer", "penstock")
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """The code that tasks import, as a zip file's bytes, and its version.
+
+    It is read once: a version installed while a Drainer runs must not reach tasks that start later.
+    """
+
+    version: str
+    data: bytes
+
+    @classmethod
+    def of_this_code(cls) -> Self:
+        sources = list(_sources())
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as bundle:
+            for path, source in sources:
+                bundle.writestr(path, source)
+        return cls(_version_of(sources), out.getvalue())
+
+
+@cache
+def code_version() -> str:
+    return _version_of(list(_sources()))
+
+
+def _version_of(sources: list[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for path, source in sources:
+        digest.update(f"{path} {len(source)}\n".encode())
+        digest.update(source)
+    return f"{__version__}+{digest.hexdigest()[:_DIGITS]}"
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    for package in _PACKAGES:
+        yield from _below(files(package), package)
+
+
+def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        path = f"{name}/{entry.name}"
+        if entry.name.endswith(".py"):
+            yield path, entry.read_bytes()
+        elif entry.name != "__pycache__" and entry.is_dir():
+            yield from _below(entry, path)
+
 
 _READ_BYTES: Final = 256 << 10
 

@@ -41,7 +41,31 @@ from penstock.wire.binlog import Origin
 _METADATA_KEY = b"penstock"
 _COUNTS = struct.Struct("<III")
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
-_HINT = "Drainer and Spark tasks must run the same version of Penstock"
+
+
+def undecodable(what: str, error: object) -> Malformed:
+    """Return the error for a message between a Drainer and a task that cannot be decoded."""
+    return Malformed(
+        f"undecodable {what}: {error}",
+        hint="Drainer and Spark tasks must run the same version of Penstock",
+        code=Code.SPARK_VERSION,
+    )
+
+
+def arrow_stream(rows: pa.RecordBatch | pa.Table, header: object, magic: bytes = b"") -> bytes:
+    """Return `rows` as an Arrow IPC stream behind `magic`; the header is JSON in its metadata."""
+    text = json.dumps(header).encode()
+    schema = rows.schema.with_metadata({_METADATA_KEY: text})
+    out = pa.BufferOutputStream()
+    out.write(magic)
+    with pa.ipc.new_stream(out, schema) as writer:
+        writer.write(rows)
+    encoded: bytes = out.getvalue().to_pybytes()
+    return encoded
+
+
+def arrow_header(schema: pa.Schema) -> Any:
+    return json.loads(schema.metadata[_METADATA_KEY])
 
 
 Link = tuple[int, tuple[int, ...]]
@@ -109,7 +133,7 @@ class Bounds:
 BOUNDS = Bounds()
 
 
-class Beginning(NamedTuple):
+class TransactionStart(NamedTuple):
     """When a transaction began, and its origin if another writer passed it on."""
 
     start_ts: int
@@ -128,8 +152,8 @@ class Batch:
     displaces: bool = False
     commit_ts: Sequence[int] = ()
     """The commit_ts of each transaction, by its number; empty if it is not needed."""
-    beginnings: Mapping[int, Beginning] = field(default_factory=dict)
-    """The beginning of each transaction, by its commit_ts, as far as they are known."""
+    starts: Mapping[int, TransactionStart] = field(default_factory=dict)
+    """The start of each transaction, by its commit_ts, as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,32 +176,25 @@ class WorkUnit:
     members: tuple[Member, ...] = ()
 
     def encode(self) -> bytes:
-        header = json.dumps(
-            {
-                "batch": self.batch_id,
-                "part": self.part,
-                "dialect": self.dialect,
-                "schema": self.schema,
-                "name": self.name,
-                "table": table_text(self.table),
-                "displaces": self.displaces,
-                "links": self.links,
-                "members": self.members,
-            }
-        )
-        schema = ROWS_SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, schema) as writer:
-            writer.write_batch(self.rows)
-        encoded: bytes = out.getvalue().to_pybytes()
-        return encoded
+        header = {
+            "batch": self.batch_id,
+            "part": self.part,
+            "dialect": self.dialect,
+            "schema": self.schema,
+            "name": self.name,
+            "table": table_text(self.table),
+            "displaces": self.displaces,
+            "links": self.links,
+            "members": self.members,
+        }
+        return arrow_stream(self.rows, header)
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> WorkUnit:
         """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                header = json.loads(reader.schema.metadata[_METADATA_KEY])
+                header = arrow_header(reader.schema)
                 rows = reader.read_next_batch()
             return cls(
                 batch_id=header["batch"],
@@ -192,9 +209,7 @@ class WorkUnit:
                 members=tuple((s, n, d, u) for s, n, d, u in header["members"]),
             )
         except _UNREADABLE as error:
-            raise Malformed(
-                f"undecodable work unit: {error}", hint=_HINT, code=Code.SPARK_VERSION
-            ) from error
+            raise undecodable("work unit", error) from error
 
 
 @lru_cache(maxsize=1024)
@@ -235,18 +250,14 @@ class Statements:
             count = deletes + upserts + ordered
             lengths = struct.unpack_from(f"<{count}I", view, _COUNTS.size)
         except struct.error as error:
-            raise Malformed(
-                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_VERSION
-            ) from error
+            raise undecodable("statements", error) from error
         at = _COUNTS.size + 4 * count
         texts = []
         for length in lengths:
             texts.append(bytes(view[at : at + length]))
             at += length
         if at != len(view):
-            raise Malformed(
-                f"statements end at {at} of {len(view)} bytes", hint=_HINT, code=Code.SPARK_VERSION
-            )
+            raise undecodable("statements", f"they end at {at} of {len(view)} bytes")
         upserts_end = deletes + upserts
         return cls(texts[:deletes], texts[deletes:upserts_end], texts[upserts_end:])
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.sink import FileSink
 from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding
@@ -31,6 +32,7 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.log.files import replace_file
 from penstock.wire.binlog import MutationType
 from tests.bench.figure import Figure
+from tests.kit.sink_target import sink_target
 
 SIZES = {"small": (1, 100), "large": (200, 1000)}
 """Rows of a transaction, and bytes of a row."""
@@ -98,7 +100,7 @@ def _batch(rows: int, row_bytes: int) -> Batch:
 
 def _written(folder: Path, messages: Sequence[Messages], batches: int) -> float:
     url = f"file://{folder}?max-file-size={FILE_BYTES_MAX}"
-    with closing(FileSink(url, cluster_id=1, retry_s_max=0)) as sink:
+    with closing(FileSink(sink_target(FilesTarget, url), cluster_id=1, retry_s_max=0)) as sink:
         sink.load_checkpoint()
         begun_s = time.monotonic()
         for number in range(batches):

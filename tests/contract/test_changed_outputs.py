@@ -17,8 +17,8 @@ import pytest
 
 from drainer.build import check_not_behind
 from drainer.data_dir import Home
+from drainer.settings.targets import target_of
 from drainer.sinks.checkpoint import Checkpoint, Overridden, TakenOver
-from drainer.sinks.opening import output_of
 from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -432,9 +432,11 @@ def test_outputs_have_the_same_name_only_if_they_are_one() -> None:
         "kafka://h:1/?prefix=b", "delta:///a", "mysql://u:p@h:1/", "mysql://u:p@g:1/",
         "mysql://u:p@h:1/?checkpoint-table=x",
     ]  # fmt: skip
-    assert len({output_of(url) for url in urls}) == len(urls)
-    assert output_of("mysql://u:secret@h:1/?time-zone=x") == output_of("mysql://v@h:1/")
-    assert "secret" not in output_of("mysql://u:secret@h:1/")
+    assert len({target_of(url).output for url in urls}) == len(urls)
+    assert (
+        target_of("mysql://u:secret@h:1/?sql-mode=x").output == target_of("mysql://v@h:1/").output
+    )
+    assert "secret" not in target_of("mysql://u:secret@h:1/").output
 
 
 # --- a restart ---------------------------------------------------------------------------------
@@ -449,7 +451,9 @@ def start(home: Home, found_ts: int, known_ts: int, *, url: str = URL, accepted:
     )
     components: Any = SimpleNamespace(home=home, etcd=None)
     strategy = "events" if url.startswith("kafka") else "merge"
-    config: Any = SimpleNamespace(downstream=url, initial_commit_ts=accepted, strategy=strategy)
+    config: Any = SimpleNamespace(
+        downstream=target_of(url), initial_commit_ts=accepted, strategy=strategy
+    )
     found = Checkpoint(found_ts, 1) if found_ts else None
     with patch("drainer.build.Registry") as registry:
         registry.return_value.get.return_value = entry
@@ -460,7 +464,7 @@ def start(home: Home, found_ts: int, known_ts: int, *, url: str = URL, accepted:
 def home(tmp_path: Path) -> Iterator[Home]:
     with Home(tmp_path / "drainer") as made:
         made.node_id("drainer-1", "h:1")
-        made.note_downstream(output_of(URL))
+        made.note_downstream(target_of(URL).output)
         yield made
 
 
@@ -483,7 +487,7 @@ def test_a_restart_refuses_older_messages_and_continues_older_tables(home: Home)
     with pytest.raises(NeedsOperator, match="checkpoint at 80"):
         start(home, 80, 90, accepted=70)
     start(home, 80, 90, accepted=80)
-    home.note_downstream(output_of("sqlite:///a.db"))
+    home.note_downstream(target_of("sqlite:///a.db").output)
     start(home, 80, 90, url="sqlite:///a.db")
     with pytest.raises(NeedsOperator, match="no checkpoint"):
         start(home, 0, 90, url="sqlite:///a.db")
@@ -493,6 +497,6 @@ def test_a_new_output_begins_where_the_settings_say(home: Home) -> None:
     other = "kafka://h:9092/?prefix=other"
     start(home, 0, 90, url=other)
     start(home, 90, 90)
-    assert home.downstream() == output_of(URL)
+    assert home.downstream() == target_of(URL).output
     start(home, 20, 90, url=other)
-    assert home.downstream() == output_of(other)
+    assert home.downstream() == target_of(other).output

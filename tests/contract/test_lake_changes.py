@@ -17,7 +17,6 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta import changes_sink as changes_module
 from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
-from drainer.sinks.delta.lake_url import parse_delta_url
 from drainer.sinks.opening import open_event_sink, open_sink
 from drainer.sinks.protocol import EventSink, FileCountingSink
 from drainer.task.events.messages import Messages
@@ -332,12 +331,6 @@ def test_the_settings_know_that_a_change_log_takes_events() -> None:
     for each in wrong:
         with pytest.raises(NeedsOperator):
             DrainerConfig(sink=url, apply=ApplyConfig(**each))
-    for options, problem in (
-        ("mode=changes&drop-column=keep", "keeps every column"),
-        ("mode=all", "use mirror or changes"),
-    ):
-        with pytest.raises(NeedsOperator, match=problem):
-            parse_delta_url(f"delta:///srv/lake?{options}")
 
 
 ALL_DDL = (

@@ -20,8 +20,8 @@ from drainer.differences.skipped import Skipped
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
-from drainer.sinks.folder_lock import locked
 from drainer.sinks.opening import open_lake_sink
+from drainer.sinks.patience import locked
 from drainer.sinks.protocol import FileCountingSink, TableSink
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions

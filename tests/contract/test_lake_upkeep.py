@@ -15,13 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.settings.config import ApplyConfig, DrainerConfig
+from drainer.settings.targets import LakeTarget
 from drainer.sinks.delta import lake as lake_module
-from drainer.sinks.delta.lake_url import parse_delta_url
-from drainer.sinks.opening import open_lake_sink, open_table_sink
-from drainer.sinks.protocol import Gathering
+from drainer.sinks.delta.sink import DeltaSink
+from drainer.sinks.opening import open_table_sink
 from penstock.errors import NeedsOperator
-from tests.contract.test_lake_sink import CLUSTER, Lake
+from tests.contract.test_lake_sink import Lake
 from tests.kit.crash.disks import small_volume
+from tests.kit.sink_target import sink_target
 from tests.kit.wait import eventually
 from tests.kit.workloads.lake_stream import Change, inserts
 
@@ -142,30 +143,15 @@ def test_a_lake_has_what_upstream_has_after_any_batches(
 
 
 def test_a_url_says_where_a_lake_is_and_how_it_is_kept() -> None:
-    target = parse_delta_url("delta:///srv/my%20lake?interval=5s&retention=1d&accept=a.b@7,c.d@1")
+    target = sink_target(
+        LakeTarget, "delta:///srv/my%20lake?interval=5s&retention=1d&accept=a.b@7,c.d@1"
+    )
     assert target.folder == Path("/srv/my lake")
-    assert target.gathering == Gathering(5.0, 64 << 20)
+    assert (target.interval_s, target.batch_bytes) == (5.0, 64 << 20)
     assert (target.retention_s, target.optimize_s) == (86400.0, 3600.0)
     assert target.accepted == {("a.b", 7), ("c.d", 1)}
-    assert parse_delta_url("delta:lake?interval=0").gathering is None
-
-
-REFUSED = {
-    "delta://host/srv": "names no folder",
-    "delta:///": "names no folder",
-    "delta:///srv/[x]": "do not find their way",
-    "delta:///srv?interval=soon": "write 30s",
-    "delta:///srv?batch-bytes=1": "64 KiB to 1 GiB",
-    "delta:///srv?drop-column=no": "use drop or keep",
-    "delta:///srv?accept=a.b": "schema.table@version",
-    "delta:///srv?colour=red": "unknown downstream option",
-}
-
-
-@pytest.mark.parametrize("url", REFUSED)
-def test_a_url_that_cannot_be_is_refused(url: str) -> None:
-    with pytest.raises(NeedsOperator, match=REFUSED[url]):
-        open_lake_sink(url, cluster_id=CLUSTER)
+    sink = DeltaSink(sink_target(LakeTarget, "delta:lake?interval=0"), cluster_id=1, retry_s_max=0)
+    assert sink.gathering is None
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from dataclasses import replace
 import pymysql
 import pytest
 
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
 from penstock.schema.ddl_context import DdlContext
 from penstock_local.sql_server import SqlServer
+from tests.kit.sink_target import sink_target
 
 NAMED = (
     "CREATE TABLE t (a INT NOT NULL CHECK (a > 0), b INT, CHECK (b > 0), CHECK (b > 1))",
@@ -63,7 +65,11 @@ class Replica:
             for job in plan_ddl(text, "s", self._catalog, lambda: next(self._ids), context):
                 ts = next(self._ts) << 18
                 change = self._catalog.apply(replace(job, finished_ts=ts))
-                with closing(MysqlSink(self._server.url, cluster_id=1, retry_s_max=60)) as sink:
+                with closing(
+                    MysqlSink(
+                        sink_target(MysqlTarget, self._server.url), cluster_id=1, retry_s_max=60
+                    )
+                ) as sink:
                     sink.load_checkpoint()
                     sink.run_ddl(change, Checkpoint(ts, job.schema_version), maybe_done=False)
 

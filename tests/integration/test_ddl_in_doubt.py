@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from drainer.differences.overrides import REPLACE, Override
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import ddl_progress
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock_local.sql_server import SqlServer
+from tests.kit.sink_target import sink_target
 from tests.kit.wait import eventually
 
 
@@ -39,7 +41,9 @@ class Downstream:
         return change, Checkpoint(ts, self._catalog.version)
 
     def run(self, change: SchemaChange, point: Checkpoint, dies: str = "") -> None:
-        with closing(MysqlSink(self.server.url, cluster_id=1, retry_s_max=60)) as sink:
+        with closing(
+            MysqlSink(sink_target(MysqlTarget, self.server.url), cluster_id=1, retry_s_max=60)
+        ) as sink:
             sink.load_checkpoint()
             if not dies:
                 sink.run_ddl(change, point, maybe_done=False)
@@ -173,7 +177,9 @@ def test_an_operators_statement_runs_in_the_place_of_a_ddl_in_doubt(downstream: 
     change, point = downstream.change("RENAME TABLE d TO e")
     downstream.run(change, point, dies="before")
     instead = Override(commit_ts=point.commit_ts, verb=REPLACE, sql="ALTER TABLE d COMMENT 'x'")
-    with closing(MysqlSink(downstream.server.url, cluster_id=1, retry_s_max=60)) as sink:
+    with closing(
+        MysqlSink(sink_target(MysqlTarget, downstream.server.url), cluster_id=1, retry_s_max=60)
+    ) as sink:
         sink.load_checkpoint()
         sink.change_overrides(lambda _: {point.commit_ts: instead})
     job = replace(change.job, query="ALTER TABLE `d` COMMENT 'x'")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
@@ -21,6 +22,7 @@ from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.address import address_in
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.changes import table_of
 
 START = Checkpoint(9, 1)
@@ -201,7 +203,9 @@ def test_of_rows_whose_json_is_equal_the_very_same_one_is_found(
 def test_tables_have_transactions_whatever_the_servers_default_is(server: SqlServer) -> None:
     try:
         server.run("SET GLOBAL default_storage_engine = 'MyISAM'")
-        with closing(MysqlSink(server.url, cluster_id=1, retry_s_max=5)) as sink:
+        with closing(
+            MysqlSink(sink_target(MysqlTarget, server.url), cluster_id=1, retry_s_max=5)
+        ) as sink:
             sink.load_checkpoint()
             catalog = Catalog()
             for n, sql in enumerate((
@@ -225,7 +229,9 @@ def test_tables_have_transactions_whatever_the_servers_default_is(server: SqlSer
         ]  # fmt: skip
         server.run("ALTER TABLE tidb_binlog.checkpoint ENGINE=MyISAM")
         with (
-            closing(MysqlSink(server.url, cluster_id=1, retry_s_max=5)) as sink,
+            closing(
+                MysqlSink(sink_target(MysqlTarget, server.url), cluster_id=1, retry_s_max=5)
+            ) as sink,
             pytest.raises(NeedsOperator, match="has the engine MyISAM") as refusal,
         ):
             sink.load_checkpoint()

@@ -14,9 +14,8 @@ import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_event_sink
-from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import stream_encoder_of
-from drainer.task.events.messages import Messages
+from drainer.task.events.messages import Messages, RowEvent
 from penstock.ddl import Catalog, plan_ddl
 from penstock_local.etcd import EtcdServer
 from penstock_local.kafka import KafkaServer

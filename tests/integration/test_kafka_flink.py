@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.task.events.encoder import RowEvent
+from drainer.settings.targets import KafkaTarget
+from drainer.sinks.kafka.topics import encoding_of
 from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.messages import RowEvent
 from penstock_local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.kafka.flink_reader import FlinkReader, applied
 from tests.kit.kafka.topic_reader import read_topics
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads import forty_types
 from tests.kit.workloads.bank import TOTAL, Bank
 from tests.kit.workloads.forty_types import HIGHEST, NAMES, NOTHING, ROWS, FortyTypes, Row
@@ -57,7 +59,9 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkReader]:
 
 def encoded(form: str, *changes: tuple[Row | None, Row]) -> list[bytes | None]:
     """Return the messages of changes to the table of forty types, each as rows before and after."""
-    encoder = stream_encoder_of(parse_kafka_url(f"kafka://h/?format={form}").encoding)
+    encoder = stream_encoder_of(
+        encoding_of(sink_target(KafkaTarget, f"kafka://h/?format={form}"), 7)
+    )
     codec = FORTY.codec
     images = [
         [row and codec.decode_insert(codec.encode_insert(row)) for row in rows] for rows in changes

@@ -16,9 +16,8 @@ import pytest
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
-from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import encoder_of
-from drainer.task.events.messages import Messages
+from drainer.task.events.messages import Messages, RowEvent
 from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator, Retryable

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.sink_target import sink_target
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.thorough]
 
@@ -52,7 +54,9 @@ def test_names_in_any_letters_are_followed_and_done_once(
     folding: MariadbServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog, ids, stamps = Catalog(), itertools.count(1), itertools.count(1_700_000_000_000)
-    with closing(MysqlSink(folding.url, cluster_id=1, retry_s_max=5)) as sink:
+    with closing(
+        MysqlSink(sink_target(MysqlTarget, folding.url), cluster_id=1, retry_s_max=5)
+    ) as sink:
         sink.load_checkpoint()
         for sql in STATEMENTS:
             for job in plan_ddl(sql, "Shop", catalog, lambda: next(ids)):

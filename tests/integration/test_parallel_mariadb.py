@@ -257,14 +257,14 @@ def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
     sink: MysqlSink, mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The successor only looked at the checkpoint and stored it, in whatever mode it is."""
-    run = sink._partitions.run
+    run = sink._side.run_partitions
     successors = []
 
     def overtaken(*arguments: Any) -> Any:
         successors.append(opened(mariadb))
         return run(*arguments)
 
-    monkeypatch.setattr(sink._partitions, "run", overtaken)
+    monkeypatch.setattr(sink._side, "run_partitions", overtaken)
     with pytest.raises(NeedsOperator, match="fenced off"):
         sink.apply_partitions(Partitions([[inserts(1), inserts(2)]], []), Checkpoint(7, 1), START)
     assert ids(mariadb) == []

@@ -21,6 +21,7 @@ import pytest
 
 from drainer.reparo.reparo_config import ReparoConfig, load_reparo_settings
 from drainer.reparo.restore import run
+from drainer.settings.targets import FilesTarget, MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.sink import FileSink
 from drainer.sinks.opening import open_table_sink
@@ -35,6 +36,7 @@ from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
 from tests.kit.files import plain_reader
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.bank import Bank, State
 from tests.kit.workloads.bank_reader import of_mariadb, of_sqlite
 from tests.kit.workloads.forty_types import COLUMNS, NAMES, ROWS, FortyTypes
@@ -422,7 +424,9 @@ def test_a_configuration_of_tidb_binlogs_reparo_is_understood(tmp_path: Path) ->
         '[dest-db]\nhost = "::1"\nport = 3309\nuser = "ro@ot"\npassword = "p/w"\n'
     )
     config, notes = load_reparo_settings(["-config", str(path), "-c", "9"], {})
-    assert config.target == "mysql://ro%40ot:p%2Fw@[::1]:3309/"
+    target = config.target
+    assert isinstance(target, MysqlTarget)
+    assert (target.name, target.user, target.password) == ("::1:3309", "ro@ot", "p/w")
     assert (config.after_ts, config.stop_ts) == (10, 20)
     assert len(notes) >= 3
     lists = config.lists()
@@ -476,7 +480,11 @@ class DdlFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._sink = FileSink(f"file://{folder}?max-file-size=1KiB", cluster_id=7, retry_s_max=0)
+        self._sink = FileSink(
+            sink_target(FilesTarget, f"file://{folder}?max-file-size=1KiB"),
+            cluster_id=7,
+            retry_s_max=0,
+        )
         self._sink.load_checkpoint()
         self._catalog = Catalog()
         self._ids = itertools.count(1)

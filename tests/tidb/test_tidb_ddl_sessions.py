@@ -16,6 +16,7 @@ from drainer.ddl.tidb_servers import StatusPorts
 from drainer.planner import DdlStep
 from drainer.schema.rules import TIDB
 from drainer.schema.tracker import SchemaTracker
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.task.selection import Selection
@@ -27,6 +28,7 @@ from penstock.schema.model import DdlJob
 from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed
+from tests.kit.sink_target import sink_target
 
 pytestmark = [pytest.mark.tidb, pytest.mark.mariadb, pytest.mark.alone]
 
@@ -79,7 +81,9 @@ def test_values_that_a_ddl_computes_are_those_of_its_session(
 
         route = Selection(Rules(FilterConfig(do_dbs=("shop",))), tracker).route
         follower = DdlFollower(tracker, fetch, overrides={}, route=route)
-        with closing(MysqlSink(mariadb.url, cluster_id=cluster_id, retry_s_max=10)) as sink:
+        with closing(
+            MysqlSink(sink_target(MysqlTarget, mariadb.url), cluster_id=cluster_id, retry_s_max=10)
+        ) as sink:
             sink.load_checkpoint()
             for b in streamed(pump, cluster_id, until_ts):
                 if not b.ddl_job_id:

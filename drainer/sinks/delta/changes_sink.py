@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from drainer.settings.targets import LakeTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta.lake import Place, text_of
 from drainer.sinks.delta.lake_ddl import ChangesDdl
@@ -32,7 +33,7 @@ from drainer.task.events.change_blocks import COMMIT_TS, SEQ, START_TS, change_s
 from drainer.task.events.encoding import DELTA_CHANGES, Encoding
 from drainer.task.events.messages import Messages
 from drainer.task.sql.lake_rows import Block
-from drainer.task.work_unit import Beginning
+from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
@@ -50,8 +51,8 @@ class ChangesSink(LakeSink):
 
     encoding = Encoding(DELTA_CHANGES)
 
-    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        super().__init__(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
+        super().__init__(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._ddl = ChangesDdl(self._lake)
         self._statements = DdlTable(self._lake)
         self._upstream: list[tuple[str, TableInfo]] = []
@@ -113,8 +114,8 @@ class ChangesSink(LakeSink):
         super()._change_tables(change, checkpoint)
         self._statements.add(checkpoint.commit_ts, change.job)
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _let_go(self) -> None:
+        super()._let_go()
         self._statements.forget()
 
     def _come_first(self, checkpoint: Checkpoint) -> None:
@@ -170,15 +171,15 @@ def _blocks(messages: Messages) -> Iterator[Block]:
     for _, message in messages:
         assert message.value is not None, "a block is a value"
         block = Block.decode(message.value)
-        starts = _start_ts(block.rows.column(COMMIT_TS), messages.beginnings)
+        starts = _start_ts(block.rows.column(COMMIT_TS), messages.starts)
         yield replace(block, rows=block.rows.append_column(START_TS, starts))
 
 
-def _start_ts(commit_ts: pa.ChunkedArray, beginnings: Mapping[int, Beginning]) -> pa.Array:
+def _start_ts(commit_ts: pa.ChunkedArray, starts: Mapping[int, TransactionStart]) -> pa.Array:
     encoded = commit_ts.combine_chunks().dictionary_encode()
-    found = [beginnings.get(ts) for ts in encoded.dictionary.to_pylist()]
-    starts = pa.array([each and each.start_ts for each in found], pa.int64())
-    return starts.take(encoded.indices)
+    found = [starts.get(ts) for ts in encoded.dictionary.to_pylist()]
+    made = pa.array([each and each.start_ts for each in found], pa.int64())
+    return made.take(encoded.indices)
 
 
 def append(

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from drainer.sinks.delta.lake_url import LakeTarget
+from drainer.settings.targets import LakeTarget
 from drainer.sinks.protocol import FileCounts, table_committed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -306,10 +306,7 @@ def configuration(retention_s: float) -> dict[str, str]:
     """
     # A state may end a little before the row of the next one is written.
     hours = int(retention_s // 3600) + MARGIN_HOURS
-    return {
-        "delta.enableExpiredLogCleanup": "false",
-        RETAINED: f"interval {hours} hours",
-    }
+    return {"delta.enableExpiredLogCleanup": "false", RETAINED: f"interval {hours} hours"}
 
 
 def create_delta(

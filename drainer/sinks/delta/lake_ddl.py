@@ -282,10 +282,7 @@ def _added(column: ColumnInfo) -> NewColumn:
 
 def becomes(old: pa.DataType, new: pa.DataType) -> bool:
     """Return whether each value of `old` is a value of `new`, and the same upstream."""
-    if old == new or (old, new) in (
-        (pa.float32(), pa.float64()),
-        (pa.date32(), pa.timestamp("us")),
-    ):
+    if old == new or (old, new) in _WIDER:
         return True
     if old in _DIGITS:
         if new in _DIGITS:

@@ -27,23 +27,20 @@ from typing import TYPE_CHECKING
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from drainer.settings.syncer_section import CHANGES, MIRROR
+from drainer.settings.targets import CHANGES, MIRROR, LakeTarget
 from drainer.sinks.checkpoint import (
     Checkpoint,
-    Ledger,
     OverrideChange,
-    Standing,
     of_another_cluster,
     overridden,
 )
 from drainer.sinks.delta.lake import OWN, RETAINED, Lake, Place, app_of, configuration, forget_log
 from drainer.sinks.delta.lake_ddl import DROPPED, LakeDdl
-from drainer.sinks.delta.lake_url import LakeTarget, parse_delta_url
 from drainer.sinks.delta.merging import LakeChanges, by_table, merge
 from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
-from drainer.sinks.folder_lock import LOCK, locked
-from drainer.sinks.patience import PASSING_ERRNOS, Patience
+from drainer.sinks.patience import LOCK, PASSING_ERRNOS, CheckpointedSink, locked
 from drainer.sinks.protocol import (
+    Gathering,
     ddl_run,
     rows_changed,
     transaction_begun,
@@ -58,46 +55,31 @@ from penstock.log.files import sync_folder
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
-    from penstock.ddl import Catalog, SchemaChange
+    from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
 
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
-class LakeSink:
+class LakeSink(CheckpointedSink):
     """The common base of both kinds of lakes; see `Sink`."""
 
-    batch_bytes_max = 0
     _ddl: LakeDdl
 
-    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._target = parse_delta_url(url)
-        self._folder = self._target.folder
-        self._cluster_id = cluster_id
-        self._ledger = Ledger()
+    def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
+        super().__init__(str(target.folder), cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._target = target
+        self._folder = target.folder
         self._lake = Lake(self._target, cluster_id)
         self._checkpoints = CheckpointTable(self._lake)
         self._versions = VersionsTable(self._lake)
         self._upkeep = LakeUpkeep(self._target, self._lake, self._checkpoints, self._versions)
-        self._patience = Patience(
-            str(self._folder),
-            retry_s_max=retry_s_max,
-            let_go=self._forget,
-            passing=self._passing,
-        )
-        self.gathering = self._target.gathering
+        gathers = target.interval_s > 0
+        self.gathering = Gathering(target.interval_s, target.batch_bytes) if gathers else None
         self.file_counts = self._lake.file_counts
 
     # --- the protocol ----------------------------------------------------------------------
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue; create the folder if it is missing."""
@@ -135,20 +117,6 @@ class LakeSink:
 
         self._commit(work, checkpoint)
 
-    def look_at(self, catalog: Catalog) -> None:
-        """Do nothing: a table is inspected when it is first written to."""
-
-    def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: texts are compared by their bytes."""
-        return {}
-
-    def waits_for(self) -> str:
-        return self._patience.problem
-
-    def close(self) -> None:
-        """Release the tables; a call waiting in another thread ends with `Retryable`."""
-        self._patience.close()
-
     # --- details ---------------------------------------------------------------------------
 
     def _begin(self, checkpoint: Checkpoint) -> None:
@@ -178,21 +146,16 @@ class LakeSink:
         versions_stored()
 
     def _commit(self, work: Callable[[], None], checkpoint: Checkpoint) -> None:
-        text, is_doubtful = self._ledger.attempt(checkpoint)
-
-        def attempt(is_retried: bool) -> None:
+        def attempt(text: str, retried: bool) -> None:
             with self._locked():
-                retried = is_doubtful or is_retried
-                standing = self._ledger.standing(self._stored(), text, retried=retried)
-                if standing is Standing.ALREADY_WRITTEN:
+                if self._ledger.is_written(self._stored(), text, retried=retried):
                     return
                 transaction_begun()
                 work()
                 self._checkpoints.store(self._cluster_id, text)
                 transaction_committed()
 
-        self._patience.retrying(attempt)
-        self._ledger.wrote(text)
+        self._storing(attempt, checkpoint)
         self._tidy()
 
     def _tidy(self) -> None:
@@ -201,7 +164,7 @@ class LakeSink:
             with self._patience.using, self._locked():
                 self._upkeep.step()
         except (DeltaError, OSError) as error:
-            self._forget()
+            self._let_go()
             log.warning("the upkeep of %s will be tried again: %s", self._folder, error)
 
     def _stored(self) -> str | None:
@@ -211,7 +174,7 @@ class LakeSink:
             raise of_another_cluster(self._cluster_id, list(found), "folder")
         return found.get(self._cluster_id)
 
-    def _forget(self) -> None:
+    def _let_go(self) -> None:
         self._lake.forget()
         self._checkpoints.forget()
         self._versions.forget()
@@ -252,9 +215,9 @@ class DeltaSink(LakeSink):
 
     dialect = ARROW
 
-    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        super().__init__(url, cluster_id=cluster_id, retry_s_max=retry_s_max)
-        self._ddl = LakeDdl(self._lake, keeps_columns=self._target.keeps_columns)
+    def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
+        super().__init__(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._ddl = LakeDdl(self._lake, keeps_columns=target.drop_column == "keep")
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Merge a batch's blocks into their tables and store `checkpoint`, each once."""

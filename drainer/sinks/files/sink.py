@@ -5,27 +5,36 @@ has written; cut the bytes behind its position; append; sync; replace the savepo
 lock. The lock is held only during these steps. A standby can therefore read the folder, and a
 Drainer that takes over fences its predecessor. A Drainer of TiDB-Binlog holds the lock for as long
 as it runs, and is waited for.
+
+`Upkeep` packs full files if requested, and removes expired ones. It runs in a dedicated thread,
+because packing half a gigabyte takes longer than a batch may. It does not check whether readers
+still need a file; `retention` decides that. The file that is being written is never touched. A
+packed file is first written under another name, synced and renamed. It keeps the original's time,
+which decides when it expires, before the original is removed.
 """
 
 from __future__ import annotations
 
+import gzip
 import logging
+import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import (
     Checkpoint,
-    Ledger,
     OverrideChange,
-    Standing,
     of_another_cluster,
     overridden,
 )
 from drainer.sinks.ddl_effects import session_of
-from drainer.sinks.files.binlog_files import Tail, binlog_files, end_of
+from drainer.sinks.files.binlog_files import COMPRESSED, Tail, binlog_files, end_of
 from drainer.sinks.files.savepoint import (
     FileEnd,
     FilePosition,
@@ -33,14 +42,12 @@ from drainer.sinks.files.savepoint import (
     Savepoint,
     changed,
     load_savepoint,
+    schema_name,
     schema_numbers,
     store_savepoint,
     write_schema,
 )
-from drainer.sinks.files.target import parse_files_url
-from drainer.sinks.files.upkeep import Upkeep
-from drainer.sinks.folder_lock import LOCK, locked
-from drainer.sinks.patience import PASSING_ERRNOS, Patience
+from drainer.sinks.patience import LOCK, PASSING_ERRNOS, CheckpointedSink, locked
 from drainer.sinks.protocol import (
     FileCounts,
     ddl_run,
@@ -52,51 +59,133 @@ from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding, encoder_of
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.ddl import Catalog
-from penstock.errors import NeedsOperator
-from penstock.log.files import Files, OsFiles
+from penstock.errors import NeedsOperator, PenstockError
+from penstock.log.files import DRAFT, Files, OsFiles, sync_folder
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import SchemaChange
 
+INTERVAL_S = 3600.0
+_LEVEL = 6
+_CHUNK_BYTES = 1 << 20
+
+
+class Upkeep:
+    """The pending upkeep of a folder; `consider` is called with the file that is being written."""
+
+    def __init__(self, target: FilesTarget, counts: FileCounts) -> None:
+        self._target = target
+        self._counts = counts
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+        self._looked_s = -INTERVAL_S
+        self._live = -1
+
+    def consider(self, live: int) -> None:
+        """Start due work when a file became full or an hour has passed; return immediately."""
+        target, now_s = self._target, time.monotonic()
+        is_due = live != self._live or now_s - self._looked_s >= INTERVAL_S
+        if not is_due or not (target.compress or target.retention_s):
+            return
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._live, self._looked_s = live, now_s
+        self._thread = threading.Thread(
+            target=self._run, args=(live,), name="upkeep of files", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave work in progress undone; a later run starts it again."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, live: int) -> None:
+        try:
+            self.expire(live, time.time())
+            self.pack(live)
+        except (OSError, PenstockError) as error:
+            log.warning("the upkeep of %s will be tried again: %s", self._target.folder, error)
+
+    def expire(self, live: int, now_s: float) -> None:
+        """Remove full files last written before the retention period, oldest first."""
+        folder, retention_s = self._target.folder, self._target.retention_s
+        if not retention_s:
+            return
+        for each in binlog_files(os.listdir(folder), folder):
+            path = folder / each.name
+            found = path.stat()
+            if each.number >= live or found.st_mtime > now_s - retention_s:
+                return  # Later files are younger, and the numbers must have no gap.
+            log.info("%s has expired: it is removed", path)
+            (folder / schema_name(each.number)).unlink(missing_ok=True)
+            path.unlink()
+            path.with_name(path.name + COMPRESSED).unlink(missing_ok=True)
+            sync_folder(folder)
+            self._counts.files_removed += 1
+            self._counts.bytes_removed += found.st_size
+
+    def pack(self, live: int) -> None:
+        folder = self._target.folder
+        if not self._target.compress:
+            return
+        for each in binlog_files(os.listdir(folder), folder):
+            if each.number >= live:
+                return
+            if not each.is_compressed and not self._pack(folder / each.name):
+                return
+
+    def _pack(self, path: Path) -> bool:
+        packed = path.with_name(path.name + COMPRESSED)
+        draft = packed.with_name(packed.name + DRAFT)
+        times = path.stat()
+        with path.open("rb") as source, draft.open("wb") as file:
+            with gzip.GzipFile(path.name, "wb", _LEVEL, file, times.st_mtime) as out:
+                while chunk := source.read(_CHUNK_BYTES):
+                    if self._closing.is_set():
+                        draft.unlink()
+                        return False
+                    out.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.utime(draft, ns=(times.st_atime_ns, times.st_mtime_ns))
+        draft.rename(packed)
+        sync_folder(path.parent)
+        path.unlink()
+        size = packed.stat().st_size
+        self._counts.compactions += 1
+        self._counts.bytes_removed += times.st_size - size
+        log.info("%s is packed, %d of %d bytes", packed, size, times.st_size)
+        return True
+
 
 log = logging.getLogger(__name__)
 
 
-class FileSink:
+class FileSink(CheckpointedSink):
     """See `EventSink`; usable from any one thread at a time."""
 
-    batch_bytes_max = 0
-
     def __init__(
-        self, url: str, *, cluster_id: int, retry_s_max: float, files: Files | None = None
+        self,
+        target: FilesTarget,
+        *,
+        cluster_id: int,
+        retry_s_max: float,
+        files: Files | None = None,
     ) -> None:
-        self._target = parse_files_url(url)
-        self._folder = self._target.folder
+        super().__init__(str(target.folder), cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._target = target
+        self._folder = target.folder
         self._files = files or OsFiles()
-        self._cluster_id = cluster_id
-        self._ledger = Ledger()
         self._catalog = Catalog()
         self._tail: Tail | None = None
         self.file_counts = FileCounts()
         self._upkeep = Upkeep(self._target, self.file_counts)
-        self._patience = Patience(
-            str(self._folder),
-            retry_s_max=retry_s_max,
-            let_go=self._forget_tail,
-            passing=self._passing,
-        )
-        self.encoding = Encoding(TIDB_BINLOG_FILE, (("time_zone", self._target.time_zone),))
+        self.encoding = Encoding(TIDB_BINLOG_FILE, time_zone=target.time_zone)
 
     # --- the protocol ----------------------------------------------------------------------
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return where to continue; create the folder if it is missing."""
@@ -150,13 +239,6 @@ class FileSink:
     def look_at(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: no collation can be missing."""
-        return {}
-
-    def waits_for(self) -> str:
-        return self._patience.problem
-
     def close(self) -> None:
         """Release the folder; a call waiting in another thread ends with `Retryable`."""
         self._patience.close()
@@ -165,14 +247,11 @@ class FileSink:
     # --- details ---------------------------------------------------------------------------
 
     def _commit(self, work: Callable[[Tail], None], checkpoint: Checkpoint) -> None:
-        text, is_doubtful = self._ledger.attempt(checkpoint)
-
-        def attempt(is_retried: bool) -> FilePosition | None:
+        def attempt(text: str, retried: bool) -> FilePosition | None:
             with self._locked():
                 saved = self._own()
                 stored = None if saved is None else saved.text
-                retried = is_doubtful or is_retried
-                if self._ledger.standing(stored, text, retried=retried) is Standing.ALREADY_WRITTEN:
+                if self._ledger.is_written(stored, text, retried=retried):
                     assert saved is not None
                     self._files.sync_folder(self._folder)
                     return saved.position
@@ -191,8 +270,7 @@ class FileSink:
                 self._count(before, tail.position, tail.bytes_appended - bytes_before)
                 return tail.position
 
-        position = self._patience.retrying(attempt)
-        self._ledger.wrote(text)
+        position = self._storing(attempt, checkpoint)
         if position is not None:
             self._upkeep.consider(position.file)
 
@@ -248,7 +326,7 @@ class FileSink:
             if tail.is_in_place:
                 return tail
             log.warning("the newest file in %s was replaced or cut: it is checked", self._folder)
-        self._forget_tail()
+        self._let_go()
         self._tail = tail = Tail(
             self._files, self._folder, bytes_max=self._target.file_bytes_max, begin=self._begin_file
         )
@@ -281,7 +359,7 @@ class FileSink:
         )
         store_savepoint(self._files, self._folder, savepoint)
 
-    def _forget_tail(self) -> None:
+    def _let_go(self) -> None:
         tail, self._tail = self._tail, None
         if tail is not None:
             tail.close()

@@ -1,8 +1,8 @@
 """Producing: one Kafka producer, its transactions, the offsets it gets, and its errors.
 
-If a broker rejects a password, librdkafka tells only a callback, while the waiting call just times
-out. `Producing` combines both: each call returns, or raises `KafkaException` for a transient error
-or for one that an operator must fix.
+If a broker rejects a password, librdkafka reports it only to a callback, while the waiting call
+just times out. `Producing` combines both: each call returns, or raises `KafkaException` for a
+transient error or for one that an operator must fix.
 
 `Offsets` checks that each partition continues behind the messages committed to it. If a partition's
 next message gets a smaller offset, the partition has lost messages that readers may not have read:
@@ -20,8 +20,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.checkpoint_topic import TopicRecord, lost
-from drainer.sinks.kafka.kafka_url import KafkaTarget
 from drainer.sinks.protocol import Refused
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -122,7 +122,7 @@ _NEW = TopicRecord()
 
 
 class Offsets:
-    """The known minimum ends of partitions; lives as long as the sink, unlike its producers."""
+    """The known minimum ends of partitions; kept as long as the sink, unlike its producers."""
 
     def __init__(self) -> None:
         self._known: dict[str, TopicRecord] = {}
@@ -225,6 +225,26 @@ RecordHeaders = list[RecordHeader]
 _NO_HEADERS: RecordHeaders = []
 
 
+def client_options(target: KafkaTarget) -> dict[str, Any]:
+    """Return librdkafka's settings of every client, with the current password."""
+    files = {
+        "ssl.ca.location": target.ssl_ca,
+        "ssl.certificate.location": target.ssl_cert,
+        "ssl.key.location": target.ssl_key,
+    }
+    has_tls = target.tls or any(files.values())
+    sasl = {"sasl.mechanism": target.sasl_mechanism, "sasl.username": target.user}
+    password = target.current_password()
+    return {
+        "bootstrap.servers": target.bootstrap_servers,
+        "client.id": target.client_id,
+        "security.protocol": ("SASL_" if target.user else "") + ("SSL" if has_tls else "PLAINTEXT"),
+        **{name: path for name, path in files.items() if path},
+        **(sasl if target.user else {}),
+        **({"sasl.password": password} if password else {}),
+    }
+
+
 class Producing:
     """A connection to write with; used by one thread."""
 
@@ -237,7 +257,7 @@ class Producing:
     ) -> None:
         """Start connecting; an empty `transactional_id` means no transactions."""
         self.options = {
-            **target.client_options(),
+            **client_options(target),
             "error_cb": self._on_error,
             "logger": log,
             "log_level": 0,  # It repeats itself while brokers are unreachable; calls report errors.
@@ -364,8 +384,8 @@ class Producing:
         raise refusal(fault, self._topic) or KafkaException(fault)
 
     def _is_outdated(self) -> bool:
-        now = self._target.client_options()
-        return bool(now.get("sasl.password") != self.options.get("sasl.password"))
+        known: str = self.options.get("sasl.password", "")
+        return self._target.current_password() != known
 
     def _check_open(self) -> None:
         if self._is_closing():

@@ -21,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from itertools import groupby
@@ -31,16 +31,14 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 
+from drainer.settings.targets import STOP, KafkaTarget
 from drainer.sinks.checkpoint import (
     Checkpoint,
-    Ledger,
     OverrideChange,
-    Standing,
     of_another_cluster,
     overridden,
 )
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, lost, read_checkpoints
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
 from drainer.sinks.kafka.producing import (
     REPLACED,
     Offsets,
@@ -49,8 +47,8 @@ from drainer.sinks.kafka.producing import (
     RecordHeaders,
     refusal,
 )
-from drainer.sinks.kafka.topics import TopicOwners, Topics
-from drainer.sinks.patience import PASSING_ERRNOS, Patience
+from drainer.sinks.kafka.topics import TopicOwners, Topics, encoding_of, with_valid_names
+from drainer.sinks.patience import PASSING_ERRNOS, CheckpointedSink
 from drainer.sinks.protocol import (
     Refused,
     checkpoint_stored,
@@ -63,7 +61,7 @@ from drainer.task.events.encoding import encoder_of, stream_encoder_of
 from drainer.task.events.messages import WHOLE, Headers, Message, Messages, Row
 from drainer.task.events.topics.destination import hash_of, topic_of
 from drainer.task.events.topics.json_row import json_text
-from drainer.task.work_unit import Beginning
+from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
@@ -109,43 +107,28 @@ _COMMIT_TS, _START_TS, _ORIGIN = "penstock.commit_ts", "penstock.start_ts", "pen
 _CLAIM_CHECK = "penstock.claim_check"
 
 
-class KafkaSink:
+class KafkaSink(CheckpointedSink):
     """See `EventSink`; usable from any one thread at a time."""
 
-    batch_bytes_max = 0
-
     def __init__(
-        self, url: str, *, cluster_id: int, retry_s_max: float, accepted_ts: int = -1
+        self, target: KafkaTarget, *, cluster_id: int, retry_s_max: float, accepted_ts: int = -1
     ) -> None:
         """Make no connection; accept all topics as they are at checkpoint `accepted_ts`."""
-        self._target = parse_kafka_url(url).of_cluster(cluster_id)
-        self._cluster_id = cluster_id
+        self._target = target = with_valid_names(target)
+        target.current_password()  # Report an unreadable file now.
+        self.encoding = encoding_of(target, cluster_id)
+        name = f"Kafka at {target.bootstrap_servers}"
+        super().__init__(name, cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._accepted_ts = accepted_ts
-        self._ledger = Ledger()
-        self._topics = Topics(self._target)
+        self._topics = Topics(target)
         self._offsets = Offsets()
-        folder = self._target.claim_check_dir
-        self._claims = ClaimCheck(folder) if folder is not None else None
+        folder = target.claim_check_dir
+        self._claims = ClaimCheck(Path(folder)) if folder else None
         self._producing: Producing | None = None
-        self._patience = Patience(
-            f"Kafka at {self._target.brokers}",
-            retry_s_max=retry_s_max,
-            let_go=self._drop,
-            passing=self._passing,
-        )
         self._watermark_s = 0.0
-        self._owners = TopicOwners(self._target)
-        self.encoding = self._target.encoding
+        self._owners = TopicOwners(target, self.encoding)
 
     # --- the protocol ----------------------------------------------------------------------
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the stored checkpoint without writing or disturbing an active writer."""
@@ -168,7 +151,7 @@ class KafkaSink:
             producing.commit(_TRY_S)
 
         self._patience.retrying(attempt)
-        self._drop()
+        self._let_go()
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
         def work(producing: Producing) -> None:
@@ -208,28 +191,15 @@ class KafkaSink:
         self._owners.look_at(catalog)
         self._patience.retrying(lambda _: self._check_topics(self._begin_writing()))
 
-    def stand_ins(self) -> Mapping[str, str]:
-        return {}
-
-    def waits_for(self) -> str:
-        return self._patience.problem
-
-    def close(self) -> None:
-        self._patience.close()
-
     # --- a transaction ---------------------------------------------------------------------
 
     def _commit(self, work: Callable[[Producing], None], checkpoint: Checkpoint) -> None:
-        text, is_doubtful = self._ledger.attempt(checkpoint)
-
-        def attempt(is_retried: bool) -> None:
+        def attempt(text: str, retried: bool) -> None:
             producing = self._producing
             if producing is None or not self._target.is_transactional:
                 is_new = producing is None
                 producing = self._begin_writing()
-                retried = is_doubtful or is_retried
-                standing = self._ledger.standing(self._stored(), text, retried=retried)
-                if standing is Standing.ALREADY_WRITTEN:
+                if self._ledger.is_written(self._stored(), text, retried=retried):
                     return
                 if is_new:
                     self._check_topics(producing)
@@ -247,8 +217,7 @@ class KafkaSink:
             producing.commit(_TRY_S)
             transaction_committed()
 
-        self._patience.retrying(attempt)
-        self._ledger.wrote(text)
+        self._storing(attempt, checkpoint)
 
     def _begin_writing(self) -> Producing:
         if self._producing is None:
@@ -264,7 +233,7 @@ class KafkaSink:
     def _send(self, producing: Producing, messages: Messages) -> None:
         self._topics.ensure({topic_of(to) for to in messages.destinations()}, producing.admin)
         for commit_ts, rows in groupby(messages.rows(), itemgetter(0)):
-            headers = _headers(commit_ts, messages.beginnings.get(commit_ts))
+            headers = _headers(commit_ts, messages.starts.get(commit_ts))
             self._send_transaction(producing, commit_ts, rows, headers)
 
     def _send_transaction(
@@ -298,7 +267,7 @@ class KafkaSink:
                 if size > bytes_max:
                     raise self._oversize(commit_ts, to, key, size, "at least ")
         if held:
-            yield Messages.of([(commit_ts, Message(b"".join(held), key, to))], part.beginnings)
+            yield Messages.of([(commit_ts, Message(b"".join(held), key, to))], part.starts)
 
     def _oversize(
         self, commit_ts: int, to: str, key: bytes | None, size: int, or_more: str = ""
@@ -307,7 +276,7 @@ class KafkaSink:
         shown = (key or b"").decode(errors="replace")[:_KEY_SHOWN]
         what = f"transaction {commit_ts}, key {shown or 'none'}"
         other = "set oversize=key-only or claim-check, by which readers get the row's key"
-        if self._target.cuts_rows:
+        if self._target.oversize != STOP:
             other = "give the table a primary key, which readers get instead"
         if self._target.sends_transactions:
             what = f"transaction {commit_ts}"
@@ -383,7 +352,7 @@ class KafkaSink:
 
     # --- outages ---------------------------------------------------------------------------
 
-    def _drop(self) -> None:
+    def _let_go(self) -> None:
         producing, self._producing = self._producing, None
         if producing is not None:
             producing.abandon()
@@ -409,13 +378,13 @@ class KafkaSink:
         return fault.str()
 
 
-def _headers(commit_ts: int, beginning: Beginning | None) -> RecordHeaders:
+def _headers(commit_ts: int, start: TransactionStart | None) -> RecordHeaders:
     made: RecordHeaders = [(_COMMIT_TS, b"%d" % commit_ts)]
-    if beginning is not None:
-        made.append((_START_TS, b"%d" % beginning.start_ts))
-        if beginning.origin is not None:
+    if start is not None:
+        made.append((_START_TS, b"%d" % start.start_ts))
+        if start.origin is not None:
             # All values are texts: Kafka Connect reads JSON in a header, and has no schema for
             # values of several types.
-            place = {name: str(value) for name, value in asdict(beginning.origin).items()}
+            place = {name: str(value) for name, value in asdict(start.origin).items()}
             made.append((_ORIGIN, json_text(place).encode()))
     return made

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import (
@@ -28,10 +29,11 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from drainer.settings.targets import CLAIM_CHECK, STOP, KafkaTarget
 from drainer.sinks.kafka.checkpoint_topic import TopicRecord
-from drainer.sinks.kafka.kafka_url import KafkaTarget
 from drainer.sinks.kafka.producing import refusal
-from drainer.task.events.topics.destination import Destinations, topic_of
+from drainer.task.events.encoding import Encoding, destinations_of
+from drainer.task.events.topics.destination import Destinations, topic_name, topic_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
@@ -49,6 +51,33 @@ _COMPACTED = {
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
+
+
+def with_valid_names(target: KafkaTarget) -> KafkaTarget:
+    """Return a target whose names can be those of topics; raise `NeedsOperator` if one cannot."""
+    checkpoint_topic = topic_name(target.checkpoint_topic)
+    return replace(target, prefix=topic_name(target.prefix), checkpoint_topic=checkpoint_topic)
+
+
+def encoding_of(target: KafkaTarget, cluster_id: int) -> Encoding:
+    """Return the encoding of a cluster's messages."""
+    prefix = topic_name(target.prefix)
+    topic = target.topic_template.replace("{cluster}", str(cluster_id))
+    if target.sends_transactions:
+        topic = topic.replace("{prefix}", prefix)
+    return Encoding(
+        target.format,
+        prefix=prefix,
+        topic=topic,
+        partition=target.partition,
+        bytes_max=0 if target.oversize == STOP else target.message_bytes_max,
+        keeps_whole=target.oversize == CLAIM_CHECK,
+        only_changed=target.old == "changed",
+        schemas=target.schemas,
+        tombstones=target.tombstones,
+        decimals=target.decimals,
+        time_zone=target.time_zone,
+    )
 
 
 class Topics:
@@ -107,9 +136,7 @@ class Topics:
             # The end includes messages of open transactions, and markers: none of them is taken
             # back.
             listed = admin.list_offsets(
-                asked,
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=TIMEOUT_S,
+                asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT_S
             )
             for each, future in listed.items():
                 ends.setdefault(each.topic, {})[each.partition] = future.result().offset
@@ -208,17 +235,14 @@ def _check_kept(name: str, policy: str) -> None:
 class TopicOwners:
     """The existing tables, by their topics."""
 
-    def __init__(self, target: KafkaTarget) -> None:
-        options = dict(target.encoding.options)
+    def __init__(self, target: KafkaTarget, encoding: Encoding) -> None:
         self._destinations: Destinations | None = None
         self._owners: dict[str, tuple[tuple[str, str], str]] = {}
         self._tables: dict[tuple[str, str], str] = {}
         self._own: tuple[str, ...] = ()
         if target.sends_transactions:
             return  # All tables share the one topic.
-        found = Destinations(
-            prefix=options["prefix"], topic=options["topic"], partition=options["partition"]
-        )
+        found = destinations_of(encoding)
         self._destinations = found
         self._own = (topic_of(found.ddl), topic_of(found.transactions), target.checkpoint_topic)
         self._owners = {topic: (("", topic), "the Drainer itself") for topic in self._own}

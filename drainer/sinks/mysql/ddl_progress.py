@@ -73,11 +73,7 @@ ALREADY_CODES = {
 """MySQL's errors for a DDL that it has already done."""
 
 
-_BY_PARTITION = (
-    DdlType.ADD_PARTITION,
-    DdlType.REORGANIZE_PARTITION,
-    DdlType.EXCHANGE_PARTITION,
-)
+_BY_PARTITION = (DdlType.ADD_PARTITION, DdlType.REORGANIZE_PARTITION, DdlType.EXCHANGE_PARTITION)
 
 
 class DdlProgress(Enum):

@@ -53,7 +53,7 @@ from penstock.schema.model import MysqlType
 from penstock.schema.time_zones import SHOWN_SQL, shows
 
 if TYPE_CHECKING:
-    from drainer.sinks.mysql.url import MysqlTarget
+    from drainer.settings.targets import MysqlTarget
     from penstock.ddl import SchemaChange
     from penstock.schema.model import ColumnInfo
 
@@ -104,7 +104,7 @@ def as_upstream(
     `query` is the job's statement for this server; the yielded value is the text to run.
     """
     moment_s, zone = moment_of(change)
-    session = _Session(connection, change, query, dict(target.params))
+    session = _Session(connection, change, query, dict(target.variables))
     session.set_modes(ddl_sql_mode(target))
     session.set_zone(zone)
     session.check_kind()

@@ -39,21 +39,22 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pymysql
 from pymysql.constants import CLIENT, ER
 from pymysql.err import MySQLError
 
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guards, met, unknown
 from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
-from drainer.sinks.mysql.url import MysqlTarget
 from drainer.sinks.patience import Patience
 from drainer.sinks.protocol import Refused, row_of
 from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from penstock import refused_inserts
 from penstock.codes import Code
-from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT
+from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT, SqlTls
 
 TIDB_VARIABLES = (
     ("allow_auto_random_explicit_insert", "1"),
@@ -131,6 +132,8 @@ _PASSING = TIDB_PASSING | {
     ER.NET_ERROR_ON_WRITE, ER.NET_WRITE_INTERRUPTED, ER.QUERY_INTERRUPTED, ER.RECORD_FILE_FULL,
     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
 }  # fmt: skip
+
+_CONNECT_TIMEOUT_S = 10
 
 OWN_ENGINE = "ENGINE=InnoDB"
 """The engine of our own tables: a server's default may be an engine without transactions."""
@@ -210,26 +213,23 @@ class MysqlSession:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            tls = self._target.tls
             self._connection = connection = _MarkingConnection(
-                **self._target.connect_options(),
-                ssl=None if tls is None else tls.context(),
-                client_flag=CLIENT.FOUND_ROWS,
+                **connect_options(self._target), client_flag=CLIENT.FOUND_ROWS
             )
             _keep_alive(connection)
             self.is_tidb |= is_tidb(version_of(connection))
             for name, value in TIDB_VARIABLES if self.is_tidb else ():
                 _set_if_known(connection, name, value)
-            for name, value in self._target.params:
+            for name, value in self._target.variables:
                 set_variable(connection, name, value)
             connection.query("SET SESSION time_zone = '+00:00', foreign_key_checks = 0")
             set_variable(connection, "sql_mode", rows_sql_mode(self._target))
             # A MariaDB upstream may hold rows that a CHECK of theirs refuses.
             _set_if_known(connection, "check_constraint_checks", "0")
             _set_if_known(connection, "default_storage_engine", "InnoDB")
-            if self._target.channel_id is not None:
+            if self._target.loopback_channel is not None:
                 _create_marks(connection)
-                connection.mark = _mark(self._target.channel_id, self._number)
+                connection.mark = _mark(self._target.loopback_channel, self._number)
             connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             self.packet_bytes_max = int(one(connection, "SELECT @@max_allowed_packet")[0])
         return self._connection
@@ -246,6 +246,29 @@ class MysqlSession:
         if connection is not None:
             with contextlib.suppress(pymysql.err.MySQLError, OSError):
                 connection.close()
+
+
+def connect_options(target: MysqlTarget) -> dict[str, Any]:
+    """Return PyMySQL's options for a connection, with the current password."""
+    ca, cert, key = (
+        Path(each) if each else None for each in (target.ssl_ca, target.ssl_cert, target.ssl_key)
+    )
+    options: dict[str, Any] = {
+        "host": target.host,
+        "port": target.port,
+        "user": target.user,
+        "password": target.current_password(),
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+    }
+    if target.read_timeout_s > 0:
+        options["read_timeout"] = target.read_timeout_s
+    if target.unix_socket:
+        options["unix_socket"] = target.unix_socket
+    if ca or cert:
+        options["ssl"] = SqlTls(ca, cert, key, target.ssl_verify).context()
+    return options
 
 
 def rows_sql_mode(target: MysqlTarget) -> str:

@@ -67,57 +67,6 @@ from drainer.sinks.protocol import (
 from penstock.codes import Code
 
 
-class WorkerQueues:
-    """The connections beside the sink's main connection; opened when they are first needed."""
-
-    def __init__(self, new_session: Callable[[], MysqlSession]) -> None:
-        self._new_session = new_session
-        self.sessions: list[MysqlSession] = []
-
-    def run(
-        self,
-        split: Split,
-        begins: Callable[[Connection, Transaction, int], None],
-    ) -> Missed:
-        """Run all queues to their ends; raise a failure once no queue is running any more.
-
-        `begins` is called in each transaction before its statements, with the queue's number, and
-        raises to stop it.
-        """
-        while len(self.sessions) < len(split.queues):
-            self.sessions.append(self._new_session())
-        failed = threading.Event()
-
-        def queue(number: int, session: MysqlSession, transactions: list[Transaction]) -> Missed:
-            def begin(connection: Connection, transaction: Transaction) -> None:
-                begins(connection, transaction, number)
-
-            missed = Missed()
-            try:
-                for transaction in transactions:
-                    if failed.is_set():
-                        break
-                    missed.add((_run(session, transaction, begin, safe=split.safe),))
-            except BaseException:
-                failed.set()
-                raise
-            return missed
-
-        with ThreadPoolExecutor(len(split.queues), thread_name_prefix="queue") as pool:
-            running = [
-                pool.submit(queue, number, session, transactions)
-                for number, (session, transactions) in enumerate(
-                    zip(self.sessions, split.queues, strict=False)
-                )
-            ]
-        return Missed().add(each.result() for each in running)
-
-    def close(self) -> None:
-        """Close all connections; a running queue raises `Retryable`."""
-        for session in self.sessions:
-            session.close()
-
-
 def _run(
     session: MysqlSession,
     transaction: Transaction,
@@ -293,15 +242,62 @@ def _queue_part(number: int) -> int:
     return -1 - number
 
 
-class PartitionConnections:
-    """The connections that commit partitions; opened when they are first needed."""
+class SideConnections:
+    """The connections beside the sink's main connection; opened when they are first needed."""
 
     def __init__(self, new_session: Callable[[], MysqlSession], fences: Fences) -> None:
         self._new_session = new_session
         self._fences = fences
         self.sessions: list[MysqlSession] = []
 
-    def run(self, work: Partitions, ts: int, check: Callable[[Partition], None]) -> list[float]:
+    def _opened(self, count: int) -> list[MysqlSession]:
+        while len(self.sessions) < count:
+            self.sessions.append(self._new_session())
+        return self.sessions[:count]
+
+    def close(self) -> None:
+        """Close all connections; a running queue or partition raises `Retryable`."""
+        for session in self.sessions:
+            session.close()
+
+    def run_queues(
+        self, split: Split, begins: Callable[[Connection, Transaction, int], None]
+    ) -> Missed:
+        """Run all queues to their ends; raise a failure once no queue is running any more.
+
+        `begins` is called in each transaction before its statements, with the queue's number, and
+        raises to stop it.
+        """
+        sessions = self._opened(len(split.queues))
+        failed = threading.Event()
+
+        def queue(number: int, session: MysqlSession, transactions: list[Transaction]) -> Missed:
+            def begin(connection: Connection, transaction: Transaction) -> None:
+                begins(connection, transaction, number)
+
+            missed = Missed()
+            try:
+                for transaction in transactions:
+                    if failed.is_set():
+                        break
+                    missed.add((_run(session, transaction, begin, safe=split.safe),))
+            except BaseException:
+                failed.set()
+                raise
+            return missed
+
+        with ThreadPoolExecutor(len(split.queues), thread_name_prefix="queue") as pool:
+            running = [
+                pool.submit(queue, number, session, transactions)
+                for number, (session, transactions) in enumerate(
+                    zip(sessions, split.queues, strict=True)
+                )
+            ]
+        return Missed().add(each.result() for each in running)
+
+    def run_partitions(
+        self, work: Partitions, ts: int, check: Callable[[Partition], None]
+    ) -> list[float]:
         """Run phase after phase; return each partition's seconds.
 
         `check` is called in each transaction. A failure is raised once no partition of its phase is
@@ -309,22 +305,14 @@ class PartitionConnections:
         """
         took_s: list[float] = []
         for phase in work.phases:
-            while len(self.sessions) < len(phase):
-                self.sessions.append(self._new_session())
+            sessions = self._opened(len(phase))
             with ThreadPoolExecutor(len(phase), thread_name_prefix="partition") as pool:
                 running = [
                     pool.submit(self._commit, session, len(took_s) + i, partition, ts, check)
-                    for i, (session, partition) in enumerate(
-                        zip(self.sessions, phase, strict=False)
-                    )
+                    for i, (session, partition) in enumerate(zip(sessions, phase, strict=True))
                 ]
             took_s += [each.result() for each in running]
         return took_s
-
-    def close(self) -> None:
-        """Close all connections; a running partition raises `Retryable`."""
-        for session in self.sessions:
-            session.close()
 
     def _commit(
         self,

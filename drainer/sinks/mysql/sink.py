@@ -14,18 +14,18 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import ER
 
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import (
     Checkpoint,
     Ledger,
     OverrideChange,
-    Standing,
-    of_another_cluster,
     overridden,
+    own_row,
 )
 from drainer.sinks.mysql.ddl_progress import (
     ALREADY_CODES,
@@ -52,6 +52,7 @@ from drainer.sinks.mysql.session import (
     MysqlSession,
     batch_bytes_max,
     code_of,
+    many,
     one,
     passes,
     run,
@@ -59,13 +60,11 @@ from drainer.sinks.mysql.session import (
 )
 from drainer.sinks.mysql.side_connections import (
     Fences,
-    PartitionConnections,
-    WorkerQueues,
+    SideConnections,
     foreign_keys,
     run_rows,
 )
 from drainer.sinks.mysql.spelling import Collations, spelled
-from drainer.sinks.mysql.url import MysqlTarget, parse_url
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
@@ -83,7 +82,7 @@ from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
 from penstock.codes import Code
 from penstock.ddl.dropping import drops_several
-from penstock.ddl.syntax.lexer import quote_name
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
 
@@ -102,27 +101,25 @@ class MysqlSink:
 
     dialect = MYSQL
 
-    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._target: MysqlTarget = parse_url(url)
+    def __init__(self, target: MysqlTarget, *, cluster_id: int, retry_s_max: float) -> None:
+        target.current_password()  # Report an unreadable file now.
+        self._target = target
         self._cluster_id = cluster_id
         self.batch_bytes_max = 0
         self._ledger = Ledger()
         self._closing = threading.Event()
-        new_session = partial(
-            MysqlSession, self._target, retry_s_max=retry_s_max, closing=self._closing
-        )
+        new_session = partial(MysqlSession, target, retry_s_max=retry_s_max, closing=self._closing)
         self._session = new_session()
-        self._queues = WorkerQueues(new_session)
-        self._collations = Collations(self._target.collations)
+        self._collations = Collations(target.collations)
         self._engines = Engines()
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
-        schema, table = self._target.checkpoint_schema, self._target.checkpoint_table
-        self._table = f"`{schema}`.`{table}`"
+        schema, table = target.checkpoint_schema, target.checkpoint_table
+        self._table = quote_path(schema, table)
         self._own_tables = (
             (schema, table), (schema, f"{table}_fence"), (MARK_SCHEMA, MARK_TABLE)
         )  # fmt: skip
-        self._fences = Fences(f"`{schema}`.`{table}_fence`", cluster_id)
-        self._partitions = PartitionConnections(new_session, self._fences)
+        self._fences = Fences(quote_path(schema, f"{table}_fence"), cluster_id)
+        self._side = SideConnections(new_session, self._fences)
 
     @property
     def writer(self) -> str:
@@ -154,7 +151,7 @@ class MysqlSink:
             if code_of(error) not in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
                 raise
         schema = self._target.checkpoint_schema
-        connection.query(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
+        connection.query(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         connection.query(
             f"CREATE TABLE IF NOT EXISTS {self._table}"
             f" (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT) {OWN_ENGINE}"
@@ -201,7 +198,7 @@ class MysqlSink:
             if self._is_between:
                 self._session.retrying(lambda connection, _: self._fences.forget(connection))
             self._begin_queues(len(split.queues), self._ledger.applying(checkpoint, start))
-            missed.add((self._queues.run(split, self._queue_begins),))
+            missed.add((self._side.run_queues(split, self._queue_begins),))
         last = Missed()
 
         def work(connection: Connection) -> None:
@@ -228,7 +225,7 @@ class MysqlSink:
 
             self._session.retrying(lambda connection, _: self._fences.create(connection))
             self._commit(begin, self._ledger.applying(checkpoint, start))
-            took_s = self._partitions.run(partitions, ts, self._check_sizes)
+            took_s = self._side.run_partitions(partitions, ts, self._check_sizes)
         self.apply(partitions.last, checkpoint)
         return took_s
 
@@ -256,8 +253,7 @@ class MysqlSink:
         def attempt(connection: Connection, retried: bool) -> None:
             connection.begin()
             stored = self._stored(connection, " FOR UPDATE")
-            standing = self._ledger.standing(stored, text, retried=retried or doubtful)
-            if standing is Standing.ALREADY_WRITTEN:
+            if self._ledger.is_written(stored, text, retried=retried or doubtful):
                 connection.rollback()
                 log.info("the commit whose answer was lost did happen (%s)", checkpoint)
                 return
@@ -338,7 +334,7 @@ class MysqlSink:
             self.save_checkpoint(replace(last, ddl_intent_ts=0, ddl_before=""))
 
     def waits_for(self) -> str:
-        sessions = (self._session, *self._queues.sessions, *self._partitions.sessions)
+        sessions = (self._session, *self._side.sessions)
         return next((each.problem for each in sessions if each.problem), "")
 
     def look_at(self, catalog: Catalog) -> None:
@@ -359,8 +355,7 @@ class MysqlSink:
 
     def close(self) -> None:
         self._closing.set()
-        self._queues.close()
-        self._partitions.close()
+        self._side.close()
         self._session.close()
 
     @property
@@ -375,18 +370,12 @@ class MysqlSink:
         return last is not None and last.is_between
 
     def _own(self, connection: Connection) -> str | None:
-        """Return this cluster's row; raise `NeedsOperator` if only other clusters have one."""
-        stored = self._stored(connection, "")
-        if stored is None:
-            with connection.cursor() as cursor:
-                cursor.execute(f"SELECT clusterID FROM {self._table} ORDER BY 1 LIMIT 3")  # noqa: S608
-                others = [row[0] for row in cursor.fetchall()]
-            if others:
-                # Our row may exist by now: another Drainer also starts here.
-                stored = self._stored(connection, "")
-            if others and stored is None:
-                raise of_another_cluster(self._cluster_id, others, "checkpoint-table")
-        return stored
+        def others() -> list[Any]:
+            sql = f"SELECT clusterID FROM {self._table} ORDER BY 1 LIMIT 3"  # noqa: S608
+            return [row[0] for row in many(connection, sql)]
+
+        stored = partial(self._stored, connection, "")
+        return own_row(stored, others, self._cluster_id, "checkpoint-table")
 
     def _stored(self, connection: Connection, lock: str) -> str | None:
         where = f"WHERE clusterID = {self._cluster_id}{lock}"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pymysql.constants import ER
 from pymysql.err import MySQLError
 
+from drainer.settings.targets import COLLATIONS
 from drainer.sinks.mysql.session import is_mariadb, many, version_of
-from drainer.sinks.mysql.url import STOP
 from penstock.codes import Code
 from penstock.ddl.charsets import charset_of_collation
 from penstock.ddl.parse.parser import parse
@@ -201,7 +201,7 @@ class Collations:
             found = self._nearest(name, fine=name in in_keys)
             if found is None:
                 return name  # Not a collation, or one that only the server knows.
-            if self._policy == STOP:
+            if self._policy == COLLATIONS[1]:
                 raise _stopped(name, found.name)
             self._note(name, found.name)
             return next((a for a in aliases(found.name) if a in self._there), found.name)

@@ -29,7 +29,7 @@ _TRIES, _PAUSE_S = 5, 0.05
 """Another process, such as a shell's `wal_checkpoint`, may be copying the log into the file."""
 
 
-class _Figures(NamedTuple):
+class _FileState(NamedTuple):
     changed_ns: int
     size: int
     log_size: int
@@ -47,7 +47,7 @@ class MainFile:
         """The database's version, its log included."""
         self._next = 0
         self._data_version = 0
-        self._seen = _Figures(0, 0, 0)
+        self._seen = _FileState(0, 0, 0)
 
     def is_cut(self) -> bool:
         """Return whether the file ends within a page and no log has the rest of the page."""
@@ -62,7 +62,7 @@ class MainFile:
     def open(self, connection: sqlite3.Connection) -> bool:
         """Start on a new connection; return whether file and log have the same state."""
         self._read_version(connection)
-        self._seen, self._id = self._figures(), self._stored_id()
+        self._seen, self._id = self._file_state(), self._stored_id()
         if self._id is not None and self._seen.size:
             return self._id in self._ids()
         # A process that died while it copied the log leaves a file that only the log completes.
@@ -74,14 +74,14 @@ class MainFile:
         No transaction is open. Commits of another connection are accepted.
         """
         for _ in range(_TRIES):
-            figures, seen = self._figures(), self._seen
-            if figures == seen._replace(log_size=max(figures.log_size, seen.log_size)):
-                self._seen = figures
+            now, seen = self._file_state(), self._seen
+            if now == seen._replace(log_size=max(now.log_size, seen.log_size)):
+                self._seen = now
                 return True
             if self._data_version != self._now(connection, "data_version"):
                 self._read_version(connection)
-            if self._is_one_state(connection, is_log_cut=figures.log_size < seen.log_size):
-                self._seen = self._figures()
+            if self._is_one_state(connection, is_log_cut=now.log_size < seen.log_size):
+                self._seen = self._file_state()
                 return True
             time.sleep(_PAUSE_S)
         return False
@@ -122,12 +122,12 @@ class MainFile:
     def _ids(self) -> tuple[int, int]:
         return self._version & _ID_MASK, self._version >> _ID_BITS & _ID_MASK
 
-    def _figures(self) -> _Figures:
+    def _file_state(self) -> _FileState:
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
-            return _Figures(0, 0, 0)
-        return _Figures(found.st_mtime_ns, found.st_size, self._size(self._log))
+            return _FileState(0, 0, 0)
+        return _FileState(found.st_mtime_ns, found.st_size, self._size(self._log))
 
     def _stored_id(self) -> int | None:
         """Return the file's own id, without its log; None if it is cut or not a database."""

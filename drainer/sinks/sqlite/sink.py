@@ -12,21 +12,19 @@ import logging
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
+from drainer.settings.targets import SqliteTarget
 from drainer.sinks.checkpoint import (
     Checkpoint,
-    Ledger,
     OverrideChange,
-    Standing,
-    of_another_cluster,
     overridden,
+    own_row,
 )
-from drainer.sinks.patience import Patience
+from drainer.sinks.patience import CheckpointedSink
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
@@ -50,7 +48,7 @@ from penstock.errors import NeedsOperator
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import StatementLists
-    from penstock.ddl import Catalog, SchemaChange
+    from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
 
@@ -79,50 +77,26 @@ def inodes_of(path: Path) -> Inodes:
     return inode(path), inode(path.with_name(f"{path.name}-wal"))
 
 
-def file_of(url: str) -> Path:
-    """Return the file of `sqlite:///relative/path` or `sqlite:////absolute/path`."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.netloc or len(path) < 2 or parts.query:
-        raise NeedsOperator(
-            f"{url!r} names no file",
-            hint="write sqlite:///relative.db or sqlite:////absolute.db",
-            code=Code.URL_INVALID,
-        )
-    return Path(path[1:])
-
-
 def exact_double(data: bytes) -> float:
     """Return the double whose eight big-endian bytes are `data`; see `literals.sqlite_float`."""
     value: float = struct.unpack(">d", data)[0]
     return value
 
 
-class SqliteSink:
+class SqliteSink(CheckpointedSink):
     """See `Sink`; one connection, usable from any one thread at a time."""
 
     dialect = SQLITE
-    batch_bytes_max = 0
 
-    def __init__(self, url: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._path = file_of(url)
+    def __init__(self, target: SqliteTarget, *, cluster_id: int, retry_s_max: float) -> None:
+        super().__init__(str(target.file), cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._path = target.file
         self._cluster = str(cluster_id)  # Text, because SQLite's integers end at 2^63 - 1.
-        self._ledger = Ledger()
         self._connection: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._main = MainFile(self._path)
         self._inodes: Inodes | None = None
         """The inodes of the file and its log, as the connection has them open."""
-        self._patience = Patience(
-            str(self._path),
-            retry_s_max=retry_s_max,
-            let_go=self._disconnect,
-            passing=self._passing,
-        )
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
 
     # --- the protocol ----------------------------------------------------------------------
 
@@ -217,32 +191,15 @@ class SqliteSink:
 
         self._commit(work, checkpoint)
 
-    def look_at(self, catalog: Catalog) -> None:
-        """Do nothing: text is compared bytewise, which is finer than any collation."""
-
-    def stand_ins(self) -> Mapping[str, str]:
-        return {}
-
-    def waits_for(self) -> str:
-        return self._patience.problem
-
-    def close(self) -> None:
-        self._patience.close()
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
-
     # --- details ---------------------------------------------------------------------------
 
     def _commit(self, work: Callable[[sqlite3.Connection], None], checkpoint: Checkpoint) -> None:
-        text, _ = self._ledger.attempt(checkpoint)
-
-        def attempt(connection: sqlite3.Connection) -> None:
+        def attempt(text: str, _: bool) -> None:
+            connection = self._connected()
             self._check_kept(connection)
             connection.execute("BEGIN IMMEDIATE")
-            standing = self._ledger.standing(self._stored(connection), text, retried=False)
-            assert standing is Standing.OURS
+            is_written = self._ledger.is_written(self._stored(connection), text, retried=False)
+            assert not is_written, "a commit that failed has changed nothing"
             transaction_begun()
             work(connection)
             self._store(connection, text)
@@ -255,21 +212,14 @@ class SqliteSink:
                 raise self._replaced()
             self._check_kept(connection)
 
-        self._retrying(attempt)
-        self._ledger.wrote(text)
+        self._storing(attempt, checkpoint)
 
     def _own(self, connection: sqlite3.Connection) -> str | None:
-        """Return this cluster's row; raise `NeedsOperator` if only other clusters have one."""
-        stored = self._stored(connection)
-        if stored is None:
+        def others() -> list[Any]:
             found = connection.execute(f"SELECT clusterID FROM {_TABLE} LIMIT 3")  # noqa: S608
-            others = [row[0] for row in found]
-            if others:
-                # Our row may exist by now: another Drainer also starts here.
-                stored = self._stored(connection)
-            if others and stored is None:
-                raise of_another_cluster(self._cluster, others, "file")
-        return stored
+            return [row[0] for row in found]
+
+        return own_row(lambda: self._stored(connection), others, self._cluster, "file")
 
     def _stored(self, connection: sqlite3.Connection) -> str | None:
         sql = f"SELECT checkPoint FROM {_TABLE} WHERE clusterID = ?"  # noqa: S608
@@ -296,7 +246,7 @@ class SqliteSink:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is not None and not self._is_in_place():
             log.warning("%s was replaced: it is opened again", self._path)
-            self._disconnect()
+            self._let_go()
         if self._connection is None:
             self._check_path()
             if self._main.is_cut():
@@ -345,7 +295,7 @@ class SqliteSink:
     def _abandon(self, connection: sqlite3.Connection) -> None:
         self._connection = None
         connection.close()
-        self._disconnect()
+        self._let_go()
 
     def _is_in_place(self) -> bool:
         return inodes_of(self._path) == self._inodes
@@ -392,7 +342,7 @@ class SqliteSink:
             code=Code.SINK_FILE,
         )
 
-    def _disconnect(self) -> None:
+    def _let_go(self) -> None:
         connection, self._connection = self._connection, None
         reader, self._reader = self._reader, None
         if reader is not None:

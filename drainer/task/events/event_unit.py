@@ -17,9 +17,8 @@ table are in their order. The answer is `Messages`, in commit order.
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise, repeat
 from typing import Any, Self
 
@@ -27,21 +26,25 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.task.events.change_blocks import change_blocks
-from drainer.task.events.encoder import RowEvent
 from drainer.task.events.encoding import DELTA_CHANGES, Encoding, encoder_of
-from drainer.task.events.messages import Message, Messages
+from drainer.task.events.messages import Message, Messages, RowEvent
 from drainer.task.sql import generate
 from drainer.task.sql.images import row_changes
-from drainer.task.work_unit import Batch, TableRows, table_of, table_text
-from penstock.codes import Code
-from penstock.errors import Malformed
+from drainer.task.work_unit import (
+    Batch,
+    TableRows,
+    arrow_header,
+    arrow_stream,
+    table_of,
+    table_text,
+    undecodable,
+)
 from penstock.schema.model import TableInfo
 
 MAGIC = b"PSTEVENT"
 UNIT_ROWS_MIN = 500
 """For fewer rows, sending a unit to a task costs more than encoding it."""
 
-_METADATA_KEY = b"penstock"
 _SCHEMA = pa.schema(
     [
         ("table", pa.uint32()),
@@ -51,7 +54,6 @@ _SCHEMA = pa.schema(
     ]
 )
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
-_HINT = "Drainer and Spark tasks must run the same version of Penstock"
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 Target = tuple[str, TableInfo]
@@ -68,42 +70,30 @@ class EventUnit:
     is_slice: bool = False
 
     def encode(self) -> bytes:
-        header = json.dumps(
-            {
-                "format": self.encoding.format,
-                "options": self.encoding.options,
-                "commit_ts": list(self.commit_ts),
-                "tables": [(schema, table_text(table)) for schema, table in self.tables],
-                "is_slice": self.is_slice,
-            }
-        )
-        schema = _SCHEMA.with_metadata({_METADATA_KEY: header.encode()})
-        out = pa.BufferOutputStream()
-        out.write(MAGIC)
-        with pa.ipc.new_stream(out, schema) as writer:
-            writer.write_batch(self.rows)
-        encoded: bytes = out.getvalue().to_pybytes()
-        return encoded
+        header = {
+            "encoding": asdict(self.encoding),
+            "commit_ts": list(self.commit_ts),
+            "tables": [(schema, table_text(table)) for schema, table in self.tables],
+            "is_slice": self.is_slice,
+        }
+        return arrow_stream(self.rows, header, MAGIC)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)[len(MAGIC) :]) as reader:
-                header = json.loads(reader.schema.metadata[_METADATA_KEY])
+                header = arrow_header(reader.schema)
                 rows = reader.read_next_batch()
-            options = tuple((name, value) for name, value in header["options"])
             return cls(
-                encoding=Encoding(header["format"], options),
+                encoding=Encoding(**header["encoding"]),
                 commit_ts=header["commit_ts"],
                 tables=[(schema, table_of(text)) for schema, text in header["tables"]],
                 rows=rows,
                 is_slice=header["is_slice"],
             )
         except _UNREADABLE as error:
-            raise Malformed(
-                f"undecodable event unit: {error}", hint=_HINT, code=Code.SPARK_VERSION
-            ) from error
+            raise undecodable("event unit", error) from error
 
 
 def event_units(batch: Batch, encoding: Encoding, parts: int) -> list[EventUnit]:

@@ -8,21 +8,28 @@
     headers    map<string, binary>    for outputs whose messages have any
 
 The values are contiguous in memory, so an output that only appends them writes all in one call. The
-beginnings of transactions are not sent; the receiver adds them beside the columns.
+starts of transactions are not sent; the receiver adds them beside the columns.
+
+`Encoder` is the interface of every format. An encoder is a pure function of its arguments. It gets
+a whole transaction, or slice after slice if the transaction is too large for memory; and each DDL
+separately. Filters, routes and loop-back have already decided which rows it gets, and the names of
+tables and columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.work_unit import Beginning
-from penstock.codes import Code
-from penstock.errors import Malformed
+from drainer.task.work_unit import TransactionStart, undecodable
+from penstock.schema.model import TableInfo
+
+if TYPE_CHECKING:  # It imports the grammar of DDL, and tasks only encode rows.
+    from penstock.ddl import SchemaChange
 
 _SCHEMA = pa.schema(
     [
@@ -60,34 +67,34 @@ class Messages:
     """Messages in commit order; immutable."""
 
     def __init__(
-        self, columns: pa.RecordBatch, beginnings: Mapping[int, Beginning] | None = None
+        self, columns: pa.RecordBatch, starts: Mapping[int, TransactionStart] | None = None
     ) -> None:
         self._columns = columns
-        self.beginnings = beginnings or {}
-        """Beginnings of transactions by commit_ts, as far as known; may include others."""
+        self.starts = starts or {}
+        """Starts of transactions by commit_ts, as far as known; may include others."""
 
     @classmethod
     def of(
         cls,
         messages: Iterable[tuple[int, Message]],
-        beginnings: Mapping[int, Beginning] | None = None,
+        starts: Mapping[int, TransactionStart] | None = None,
     ) -> Self:
         pairs = list(messages)
         made = [message for _, message in pairs]
-        return cls.at([commit_ts for commit_ts, _ in pairs], made, beginnings)
+        return cls.at([commit_ts for commit_ts, _ in pairs], made, starts)
 
     @classmethod
     def at(
         cls,
         commit_ts: Sequence[int],
         messages: Sequence[Message],
-        beginnings: Mapping[int, Beginning] | None = None,
+        starts: Mapping[int, TransactionStart] | None = None,
     ) -> Self:
         """Return messages; each has the commit_ts at the same index."""
         value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
         columns = (commit_ts, to, key, value, headers)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), beginnings)
+        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), starts)
 
     def __len__(self) -> int:
         return int(self._columns.num_rows)
@@ -128,16 +135,72 @@ class Messages:
         return encoded
 
     @classmethod
-    def decode(cls, data: bytes, beginnings: Mapping[int, Beginning] | None = None) -> Self:
+    def decode(cls, data: bytes, starts: Mapping[int, TransactionStart] | None = None) -> Self:
         """Decode messages that share memory with `data`; raise `Malformed`."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 if reader.schema != _SCHEMA:
                     raise ValueError(f"columns {reader.schema.names}")
-                return cls(reader.read_next_batch(), beginnings)
+                return cls(reader.read_next_batch(), starts)
         except _UNREADABLE as error:
-            raise Malformed(
-                f"undecodable messages: {error}",
-                hint="Drainer and Spark tasks must run the same version of Penstock",
-                code=Code.SPARK_VERSION,
-            ) from error
+            raise undecodable("messages", error) from error
+
+
+Values = tuple[Any, ...]
+"""One value per column of the table, as `penstock.datum.rows.fields` reads them; times in UTC."""
+
+
+class RowEvent(NamedTuple):
+    """One row change: an insert has no row before, a delete no row after, an update both."""
+
+    schema: str
+    table: TableInfo
+    before: Values | None
+    after: Values | None
+
+
+class Encoder(Protocol):
+    """Makes messages; equal arguments give equal messages."""
+
+    def transaction(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]:
+        """Return the messages of a transaction; `events` is not empty, each table's are contiguous.
+
+        Raises `Malformed` for a value that the format cannot represent.
+        """
+        ...
+
+    def slice(self, commit_ts: int, events: Sequence[RowEvent]) -> Iterable[Message]: ...
+
+    def ddl(self, commit_ts: int, change: SchemaChange) -> Iterable[Message]:
+        """Return the messages of a DDL, whose job has the text with the downstream's names."""
+        ...
+
+
+class StreamEncoder(Encoder, Protocol):
+    """An encoder of an output that readers follow while it grows."""
+
+    def watermark(self, commit_ts: int) -> Message:
+        """Return the watermark message: no later message is at or before `commit_ts`."""
+        ...
+
+
+T = TypeVar("T")
+
+_KEPT_MAX = 1024
+
+
+class PerTable(Generic[T]):
+    """Compiles once for each table version."""
+
+    def __init__(self, compiled: Callable[[str, TableInfo], T]) -> None:
+        self._compiled = compiled
+        self._known: dict[tuple[str, int], tuple[TableInfo, T]] = {}
+
+    def of(self, schema: str, table: TableInfo) -> T:
+        """Return the compiled table version, cached by identity since hashing takes longer."""
+        known = self._known.get((schema, id(table)))
+        if known is None:
+            if len(self._known) >= _KEPT_MAX:
+                self._known.clear()
+            known = self._known[schema, id(table)] = table, self._compiled(schema, table)
+        return known[1]

@@ -40,14 +40,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from drainer.task.events.encoder import PerTable, RowEvent, Values
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Message, PerTable, RowEvent, Values
 from drainer.task.sql.keys import is_written
 from drainer.task.sql.table_sql import quote
-from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.rows.fields import compile_field
-from penstock.errors import Malformed
+from penstock.schema.ddl_context import zone_offset
 from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
 from penstock.wire.protowire import LEN, VARINT, encode_uvarint, tag
 
@@ -208,24 +206,6 @@ def mysql_type(column: ColumnInfo) -> str:
     if column.tp is MysqlType.VAR_STRING:
         return "var_string"
     return replace(column, native="").sql_type.removesuffix(" UNSIGNED").lower()
-
-
-def zone_offset(zone: str) -> timedelta:
-    """Return how far a zone such as +08:00 is ahead of UTC; raise `Malformed` for another form.
-
-    Only fixed offsets are allowed: where clocks are set back, an hour's texts would be ambiguous.
-    """
-    sign, digits = zone[:1], zone[1:].replace(":", "", 1)
-    if zone.upper() in ("UTC", "Z"):
-        return timedelta()
-    if sign not in "+-" or len(digits) != 4 or not digits.isdecimal() or int(digits[2:]) > 59:
-        raise Malformed(
-            f"{zone!r} is no time zone of a fixed offset",
-            hint="write it like +08:00 or UTC",
-            code=Code.SETTING_VALUE,
-        )
-    ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return -ahead if sign == "-" else ahead
 
 
 def shifted(text: str, offset: timedelta) -> str:

@@ -22,8 +22,7 @@ from itertools import groupby
 from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.encoder import PerTable, RowEvent, Values
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Message, PerTable, RowEvent, Values
 from drainer.task.events.tidb_binlog_file import (
     DELETE,
     DML,
@@ -34,12 +33,12 @@ from drainer.task.events.tidb_binlog_file import (
     mysql_type,
     payload_head,
     shifted,
-    zone_offset,
 )
 from drainer.task.events.topics.destination import topic_name
 from drainer.task.sql.keys import is_written
 from penstock.datum.rows.fields import INTEGER_BITS, bit_length, compile_field
 from penstock.pb import slave_binlog_pb2 as pb
+from penstock.schema.ddl_context import zone_offset
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexInfo, MysqlType, TableInfo
 from penstock.wire.protowire import I64, LEN, VARINT, encode_uvarint, tag
 

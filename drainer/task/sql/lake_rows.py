@@ -36,7 +36,6 @@ reads them, so that a key has the same bytes whichever form a writer sends.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ import pyarrow.compute as pc
 from drainer.task.sql.images import Columns, Kinds, after_columns, before_columns
 from drainer.task.sql.keys import apply_key, is_written
 from drainer.task.sql.literals import Family, family, names_array, padded_length
-from drainer.task.work_unit import Op, Statements, WorkUnit
+from drainer.task.work_unit import Op, Statements, WorkUnit, arrow_header, arrow_stream
 from penstock.codes import Code
 from penstock.datum.rows.fields import decimal_size
 from penstock.errors import Malformed
@@ -154,7 +153,6 @@ def _parsed(texts: pa.Array, wanted: Any) -> pa.Array:
 
 OP = "_penstock_op"
 GOES, COMES = 0, 1
-_METADATA_KEY = b"penstock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +167,16 @@ class Block:
     """The number of values per column that a lake cannot represent."""
 
     def encode(self) -> bytes:
-        header = json.dumps(
-            {"schema": self.schema, "name": self.name, "key": self.key, "nulled": self.nulled}
-        )
-        schema = self.rows.schema.with_metadata({_METADATA_KEY: header.encode()})
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, schema) as writer:
-            writer.write_table(self.rows)
-        encoded: bytes = out.getvalue().to_pybytes()
-        return encoded
+        header = {
+            "schema": self.schema, "name": self.name, "key": self.key, "nulled": self.nulled,
+        }  # fmt: skip
+        return arrow_stream(self.rows, header)
 
     @classmethod
     def decode(cls, data: bytes | str) -> Block:
         """Decode a block whose rows share memory with `data`."""
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            header = json.loads(reader.schema.metadata[_METADATA_KEY])
+            header = arrow_header(reader.schema)
             rows = reader.read_all().replace_schema_metadata(None)
         key, nulled = tuple(header["key"]), Counter(header["nulled"])
         return cls(header["schema"], header["name"], key, rows, nulled)

@@ -56,14 +56,11 @@ from drainer.task.sql.images import Row, row_codec
 from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import Family, family, padded_length
 from drainer.task.sql.table_sql import TableSql, table_sql
-from drainer.task.work_unit import Link, Op, WorkUnit
-from penstock.codes import Code
-from penstock.errors import Malformed
+from drainer.task.work_unit import Link, Op, WorkUnit, undecodable
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from penstock.wire.binlog import MutationType
 
 _METADATA_KEY = b"penstock"
-_HINT = "Drainer and Spark tasks must run the same version of Penstock"
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
@@ -120,9 +117,7 @@ class RowStatements:
                 after=_matrix(columns[3 + sets :], len(batch)),
             )
         except _UNREADABLE as error:
-            raise Malformed(
-                f"undecodable statements: {error}", hint=_HINT, code=Code.SPARK_VERSION
-            ) from error
+            raise undecodable("statements", error) from error
 
 
 def _matrix(columns: list[pa.Array], rows: int) -> Keys:

@@ -25,6 +25,9 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from penstock.codes import Code
+from penstock.errors import Malformed
+
 ROUNDS, CUTS = "TIME_ROUND_FRACTIONAL", "TIME_TRUNCATE_FRACTIONAL"
 
 _MODES = (
@@ -106,6 +109,24 @@ def zone_named(name: str) -> tzinfo | None:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         return None
+
+
+def zone_offset(zone: str) -> timedelta:
+    """Return how far a zone such as +08:00 is ahead of UTC; raise `Malformed` for another form.
+
+    Only fixed offsets are allowed: where clocks are set back, an hour's texts would be ambiguous.
+    """
+    sign, digits = zone[:1], zone[1:].replace(":", "", 1)
+    if zone.upper() in ("UTC", "Z"):
+        return timedelta()
+    if sign not in "+-" or len(digits) != 4 or not digits.isdecimal() or int(digits[2:]) > 59:
+        raise Malformed(
+            f"{zone!r} is no time zone of a fixed offset",
+            hint="write it like +08:00 or UTC",
+            code=Code.SETTING_VALUE,
+        )
+    ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return -ahead if sign == "-" else ahead
 
 
 def offset_text(seconds: int) -> str:

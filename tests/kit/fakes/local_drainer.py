@@ -27,9 +27,8 @@ from drainer.schema.rules import FENCED, StreamRules
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_sink
+from drainer.sinks.opening import SinkThread, open_sink
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
-from drainer.sinks.thread import SinkThread
 from drainer.task.events.event_unit import answer
 from penstock.schema.model import DdlJob
 from tests.kit.workloads.bank import Bank

@@ -14,7 +14,6 @@ from drainer.sinks.checkpoint import (
     Checkpoint,
     Ledger,
     OverrideChange,
-    Standing,
     of_another_cluster,
     overridden,
 )
@@ -98,7 +97,7 @@ class MemoryOutput:
 
     def _commit(self, messages: list[tuple[int, Message]], checkpoint: Checkpoint) -> None:
         text, retried = self._ledger.attempt(checkpoint)
-        if self._ledger.standing(self._own(), text, retried=retried) is Standing.OURS:
+        if not self._ledger.is_written(self._own(), text, retried=retried):
             self._broker.messages += messages
             self._broker.rows[self._cluster_id] = text
         self._ledger.wrote(text)

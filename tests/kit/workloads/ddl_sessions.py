@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pymysql
 
+from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.session import many
 from drainer.sinks.mysql.sink import MysqlSink
@@ -35,6 +36,7 @@ from pumpclient.mysql.source.ddl.table_mapping import database_collation, server
 from pumpclient.mysql.source.state.skipped import SkippedTables
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Statement
+from tests.kit.sink_target import sink_target
 
 UP, DOWN = "up", "down"
 HOURS_BEHIND_MS = 6 * 3_600_000
@@ -64,7 +66,7 @@ class Way:
             self.defaults = server_defaults(connection)
             self._collations = {UP: database_collation(connection, UP)}
         url = f"{downstream.url}?checkpoint-schema=penstock_ddl{options}"
-        self.sink = MysqlSink(url, cluster_id=1, retry_s_max=10)
+        self.sink = MysqlSink(sink_target(MysqlTarget, url), cluster_id=1, retry_s_max=10)
         self.sink.load_checkpoint()
         self._outside = outside = cast("Any", SimpleNamespace)(
             server_defaults=self.defaults,

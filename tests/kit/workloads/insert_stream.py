@@ -11,7 +11,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.event_unit import answer, event_units
 from drainer.task.events.messages import Messages
-from drainer.task.work_unit import Batch, Beginning, TableRows
+from drainer.task.work_unit import Batch, TableRows, TransactionStart
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.wire.binlog import MutationType, Origin
@@ -54,13 +54,13 @@ class InsertStream:
         held = TableRows("shop", table, kinds, pa.array(rows, pa.binary()), numbers)
         return Batch(
             1, [held], displaces=is_slice, commit_ts=list(transactions),
-            beginnings={ts: Beginning(ts - 1, self.origin) for ts in transactions},
+            starts={ts: TransactionStart(ts - 1, self.origin) for ts in transactions},
         )  # fmt: skip
 
     def messages(self, sink: EventSink, batch: Batch) -> list[Messages]:
         """Return a batch as the tasks encode it."""
         units = event_units(batch, sink.encoding, parts=3)
-        return [Messages.decode(answer(unit.encode()), batch.beginnings) for unit in units]
+        return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
 
     def put(self, sink: EventSink, *ids: int) -> Checkpoint:
         """Bring one transaction into a sink."""

@@ -14,7 +14,7 @@ from drainer.task.compaction import plan_units
 from drainer.task.events.event_unit import answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.sql.literals import ARROW
-from drainer.task.work_unit import Batch, Beginning, Statements, TableRows, in_order
+from drainer.task.work_unit import Batch, Statements, TableRows, TransactionStart, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.wire.binlog import MutationType
@@ -114,13 +114,13 @@ class ChangeStream(_Stream):
         ]
         return Batch(
             1, held, displaces=is_slice, commit_ts=list(transactions),
-            beginnings={ts: Beginning(ts - 1) for ts in transactions},
+            starts={ts: TransactionStart(ts - 1) for ts in transactions},
         )  # fmt: skip
 
     def messages(self, sink: EventSink, batch: Batch, parts: int = 2) -> list[Messages]:
         """Return a batch as the tasks answer it."""
         units = event_units(batch, sink.encoding, parts)
-        return [Messages.decode(answer(unit.encode()), batch.beginnings) for unit in units]
+        return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
 
     def put(self, sink: EventSink, **tables: list[Change]) -> Checkpoint:
         """Bring one transaction into a sink."""

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.savepoint import read_schema
-from drainer.sinks.files.sink import FileSink
-from drainer.sinks.files.target import parse_files_url
-from drainer.sinks.files.upkeep import Upkeep
+from drainer.sinks.files.sink import FileSink, Upkeep
 from drainer.sinks.protocol import FileCounts
 from drainer.task.events.messages import Messages
 from drainer.task.events.tidb_binlog_file import framed
@@ -26,6 +25,7 @@ from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.log.files import Files
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.files import plain_reader
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.insert_stream import CREATE, InsertStream
 
 CLUSTER = 7
@@ -34,7 +34,7 @@ SMALL = "max-file-size=300"
 
 def opened(folder: Path, options: str = SMALL, files: Files | None = None) -> FileSink:
     url = f"file://{folder}?{options}"
-    return FileSink(url, cluster_id=CLUSTER, retry_s_max=0.0, files=files)
+    return FileSink(sink_target(FilesTarget, url), cluster_id=CLUSTER, retry_s_max=0.0, files=files)
 
 
 @pytest.fixture
@@ -205,7 +205,9 @@ def test_a_full_disk_is_waited_for_and_then_nothing_is_there_twice(
 ) -> None:
     files = MemoryFiles()
     url = f"file://{tmp_path}?{SMALL}"
-    with closing(FileSink(url, cluster_id=CLUSTER, retry_s_max=60, files=files)) as sink:
+    with closing(
+        FileSink(sink_target(FilesTarget, url), cluster_id=CLUSTER, retry_s_max=60, files=files)
+    ) as sink:
         sink.load_checkpoint()
         sink.look_at(stream.catalog)
         stream.create(sink)
@@ -368,7 +370,7 @@ def filled(folder: Path, stream: InsertStream, options: str) -> FileSink:
 def packed_below_the_last(folder: Path, options: str) -> FileCounts:
     last = max(int(path.name.split("-")[1]) for path in folder.glob("binlog-*"))
     counts = FileCounts()
-    Upkeep(parse_files_url(f"file://{folder}?{options}"), counts).pack(last)
+    Upkeep(sink_target(FilesTarget, f"file://{folder}?{options}"), counts).pack(last)
     return counts
 
 
@@ -416,7 +418,7 @@ def test_a_sink_that_closes_leaves_packing_undone_and_nothing_of_it_behind(
 ) -> None:
     filled(tmp_path, stream, SMALL).close()
     before = sorted(tmp_path.iterdir())
-    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?compress=gzip"), FileCounts())
+    upkeep = Upkeep(sink_target(FilesTarget, f"file://{tmp_path}?compress=gzip"), FileCounts())
     upkeep.close()
     upkeep.pack(2)
     assert sorted(tmp_path.iterdir()) == before
@@ -431,7 +433,7 @@ def test_full_files_expire_oldest_first_and_never_the_one_that_is_written(
         os.utime(tmp_path / name, (0, 0))
     counts = FileCounts()
     two_bytes = size_of([tmp_path / name for name in names[:2]])
-    upkeep = Upkeep(parse_files_url(f"file://{tmp_path}?retention=1d"), counts)
+    upkeep = Upkeep(sink_target(FilesTarget, f"file://{tmp_path}?retention=1d"), counts)
     upkeep.expire(int(names[-1].split("-")[1]), now_s=10**9)
     # The fourth is old, too, but a gap would be before it.
     assert sorted(path.name for path in tmp_path.glob("binlog-*")) == names[2:]
@@ -444,23 +446,6 @@ def test_full_files_expire_oldest_first_and_never_the_one_that_is_written(
     assert [path.name for path in tmp_path.glob("binlog-*")] == names[-1:]
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("file://", "names no folder"),
-        ("file://elsewhere/x", "names no folder"),
-        ("file:///x?compres=gzip", "unknown downstream option 'compres'"),
-        ("file:///x?compress=lz4", "compress is 'lz4'"),
-        ("file:///x?retention=soon", "is not a duration"),
-        ("file:///x?max-file-size=0", "max-file-size is 0"),
-        ("file:///x?time-zone=Europe/Berlin", "no time zone of a fixed offset"),
-    ],
-)
-def test_a_url_that_cannot_be_is_refused(url: str, message: str) -> None:
-    with pytest.raises(NeedsOperator, match=message):
-        parse_files_url(url)
-
-
 def test_a_folder_is_absolute_or_not_as_its_url_says() -> None:
-    assert parse_files_url("file:///a/b%20c").folder == Path("/a/b c")
-    assert parse_files_url("file:a/b").folder == Path("a/b")
+    assert sink_target(FilesTarget, "file:///a/b%20c").folder == Path("/a/b c")
+    assert sink_target(FilesTarget, "file:a/b").folder == Path("a/b")

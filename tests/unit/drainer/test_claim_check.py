@@ -8,14 +8,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.sink import ClaimCheck
-from drainer.task.events.encoder import RowEvent
+from drainer.sinks.kafka.topics import encoding_of
 from drainer.task.events.encoding import stream_encoder_of
-from drainer.task.events.messages import WHOLE, Message
+from drainer.task.events.messages import WHOLE, Message, RowEvent
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, TableInfo
+from tests.kit.sink_target import sink_target
 
 TABLE = TableInfo(
     id=1,
@@ -32,9 +32,9 @@ TABLE = TableInfo(
 
 
 def message(options: str, text: str) -> Message:
-    target = parse_kafka_url(f"kafka://h/?prefix=p&max-message-bytes=1000&{options}")
+    target = sink_target(KafkaTarget, f"kafka://h/?prefix=p&max-message-bytes=1000&{options}")
     events = [RowEvent("db", TABLE, None, (1, text))]
-    made = stream_encoder_of(target.encoding).transaction(7, events)
+    made = stream_encoder_of(encoding_of(target, 7)).transaction(7, events)
     return next(each for each in made if each.to.startswith("p.db.t/"))
 
 
@@ -73,17 +73,3 @@ def test_a_folder_that_is_not_mounted_is_said_and_not_made(tmp_path: Path) -> No
     refused = claims.unusable(failed.value)
     assert refused.code is Code.SINK_FILE
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("oversize=claim-check", "claim-check-dir is ''"),
-        ("claim-check-dir=/claims", "claim-check-dir is '/claims'"),
-        ("oversize=claim-check&claim-check-dir=claims", "claim-check-dir is 'claims'"),
-        ("format=tidb-binlog&claim-check-dir=/claims", "is not one of this format"),
-    ],
-)
-def test_a_folder_and_its_use_are_named_together(options: str, problem: str) -> None:
-    with pytest.raises(NeedsOperator, match=problem):
-        parse_kafka_url(f"kafka://h/?{options}")

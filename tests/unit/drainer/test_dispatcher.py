@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from drainer.spark.dispatcher import UNITS_PER_TASK_MAX, Dispatcher
-from drainer.task.version import Bundle, code_version
-from drainer.task.work_loop import FAILED, HEADER, HELLO, RESULT, WORK, serve
+from drainer.task.work_loop import FAILED, HEADER, HELLO, RESULT, WORK, Bundle, code_version, serve
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.tls import Tls
@@ -444,7 +443,7 @@ def test_the_zip_that_executors_get_has_the_version_of_the_code_it_was_made_of(
     bundled.write_bytes(bundle.data)
 
     def version_in(zipped: Path) -> str:
-        code = "from drainer.task import version as v; print(v.__file__, v.code_version())"
+        code = "from drainer.task import work_loop as v; print(v.__file__, v.code_version())"
         environment = {**os.environ, "PYTHONPATH": str(zipped), "PYTHONSAFEPATH": "1"}
         printed = subprocess.run(
             [sys.executable, "-c", code], env=environment, check=True, capture_output=True

@@ -17,10 +17,12 @@ import pytest
 
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.restore import run
+from drainer.settings.targets import FilesTarget
 from drainer.sinks.files.binlog_files import binlog_files, records
 from drainer.sinks.files.sink import FileSink
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.insert_stream import InsertStream
 
 ROWS = 60
@@ -32,7 +34,11 @@ class Written:
     def __init__(self, folder: Path, count: int = ROWS) -> None:
         self.folder = folder
         self.stream = InsertStream()
-        self.sink = FileSink(f"file://{folder}?max-file-size=300", cluster_id=7, retry_s_max=0)
+        self.sink = FileSink(
+            sink_target(FilesTarget, f"file://{folder}?max-file-size=300"),
+            cluster_id=7,
+            retry_s_max=0,
+        )
         self.sink.load_checkpoint()
         self.stream.create(self.sink)
         self.of_ts = {self.stream.put(self.sink, row).commit_ts: row for row in range(count)}
@@ -283,7 +289,9 @@ def test_a_restart_refuses_a_newest_file_of_another_history(tmp_path: Path) -> N
     made.sink.close()
     newest = files(made.folder)[-1]
     newest.write_bytes(files(made.folder)[-2].read_bytes() * 2)
-    with closing(FileSink(f"file://{made.folder}", cluster_id=7, retry_s_max=0)) as sink:
+    with closing(
+        FileSink(sink_target(FilesTarget, f"file://{made.folder}"), cluster_id=7, retry_s_max=0)
+    ) as sink:
         sink.load_checkpoint()
         before = newest.read_bytes()
         with pytest.raises(Corrupt, match="another history"):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.producing import Producing
+from tests.kit.sink_target import sink_target
 
 
 @pytest.fixture
@@ -36,7 +37,9 @@ def test_a_connection_that_is_let_go_of_leaves_no_thread(
     transactional_id: str, threads_before: int
 ) -> None:
     for _ in range(3):
-        made = Producing(parse_kafka_url("kafka://127.0.0.1:1/"), transactional_id, lambda: False)
+        made = Producing(
+            sink_target(KafkaTarget, "kafka://127.0.0.1:1/"), transactional_id, lambda: False
+        )
         assert threads() > threads_before
         made.abandon()
         assert threads() <= threads_before

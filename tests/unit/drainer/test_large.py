@@ -21,11 +21,10 @@ from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import Limits, outline
 from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_table_sink
+from drainer.sinks.opening import SinkThread, open_table_sink
 from drainer.sinks.protocol import Sink
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
-from drainer.sinks.thread import SinkThread
 from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL, SQLITE
 from drainer.task.sql.table_sql import table_sql

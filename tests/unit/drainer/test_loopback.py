@@ -19,8 +19,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig
 from drainer.settings.syncer_section import SyncerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_table_sink
-from drainer.sinks.thread import SinkThread
+from drainer.sinks.opening import SinkThread, open_table_sink
 from drainer.task.row_changes import OWN_SCHEMAS, MarkTable, read_changes
 from drainer.task.selection import Selection
 from drainer.task.work_unit import Batch

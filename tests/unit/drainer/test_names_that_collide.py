@@ -8,20 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.settings.targets import KafkaTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta.lake import folder_name
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.sinks.kafka.topics import TopicOwners
+from drainer.sinks.kafka.topics import TopicOwners, encoding_of
 from drainer.sinks.opening import open_table_sink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from tests.kit.sink_target import sink_target
 from tests.unit.penstock.ddl_session import DdlSession
 
 NAMES = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), min_size=1)
 
 
 def owners(query: str = "prefix=p") -> TopicOwners:
-    return TopicOwners(parse_kafka_url(f"kafka://h/?{query}").of_cluster(7))
+    target = sink_target(KafkaTarget, f"kafka://h/?{query}")
+    return TopicOwners(target, encoding_of(target, 7))
 
 
 def made(*names: tuple[str, str]) -> DdlSession:

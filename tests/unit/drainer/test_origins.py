@@ -24,7 +24,7 @@ from drainer.planner import (
     Step,
 )
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.task.work_unit import Beginning
+from drainer.task.work_unit import TransactionStart
 from penstock.errors import Malformed, NeedsOperator
 from penstock.log.chunks import before_rows
 from penstock.schema.model import TableInfo
@@ -181,7 +181,7 @@ def test_a_step_holds_how_each_of_its_transactions_began() -> None:
     payloads = {10: transaction(10, origin(100)), 20: transaction(20, None)}
     (step,) = planned(payloads, {})
     assert isinstance(step, RowsStep)
-    assert step.beginnings == {10: Beginning(9, origin(100)), 20: Beginning(19)}
+    assert step.starts == {10: TransactionStart(9, origin(100)), 20: TransactionStart(19)}
 
 
 def test_a_step_holds_the_places_of_its_own_end() -> None:

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.settings.syncer_section import SyncerConfig, ToConfig, downstream_url
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.task.events.encoder import Encoder, RowEvent
+from drainer.settings.syncer_section import SyncerConfig, ToConfig, downstream_of
+from drainer.settings.targets import KafkaTarget
+from drainer.sinks.kafka.topics import encoding_of
 from drainer.task.events.encoding import encoder_of
+from drainer.task.events.messages import Encoder, RowEvent
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.pb import slave_binlog_pb2 as pb
 from penstock.schema.model import TableInfo
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.forty_types import HIGHEST, LOWEST, NAMES, NOTHING, FortyTypes
 
 TS = 1_700_000_000_123 << 18 | 7
@@ -27,8 +29,8 @@ LOW, HIGH, NULL = (
 
 
 def encoder(options: str = "prefix=p") -> Encoder:
-    target = parse_kafka_url(f"kafka://h/?format=tidb-binlog&{options}").of_cluster(CLUSTER)
-    return encoder_of(target.encoding)
+    target = sink_target(KafkaTarget, f"kafka://h/?format=tidb-binlog&{options}")
+    return encoder_of(encoding_of(target, CLUSTER))
 
 
 def table_of(sql: str) -> tuple[TableInfo, SchemaChange]:
@@ -162,41 +164,25 @@ def test_the_slices_of_a_transaction_in_a_row_are_its_message(ids: list[int], si
     assert rows == [[each, str(each)] for each in ids]
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("partition=key", "'partition' is not one of this format"),
-        ("partitions=3", "'partitions' is not one of this format"),
-        ("oversize=key-only", "'oversize' is not one of this format"),
-        ("watermark=1s", "'watermark' is not one of this format"),
-        ("topic={table}", "topic is"),
-        ("time-zone=Berlin", "is no time zone"),
-    ],
-)
-def test_what_has_to_do_with_tables_and_rows_is_refused(options: str, problem: str) -> None:
-    with pytest.raises(NeedsOperator, match=problem):
-        encoder(options)
-
-
-def url_of(env: dict[str, str] | None = None, *, db_type: str = "kafka", **to: Any) -> str:
+def named(env: dict[str, str] | None = None, *, db_type: str = "kafka", **to: Any) -> KafkaTarget:
     syncer = SyncerConfig(db_type=db_type, to=ToConfig(**to))
-    return downstream_url("sqlite:///downstream.db", syncer, env or {})
+    target = downstream_of("sqlite:///downstream.db", syncer, env or {})
+    assert isinstance(target, KafkaTarget)
+    return target
 
 
 def test_a_kafka_is_named_as_in_tidb_binlog_too() -> None:
-    target = parse_kafka_url(
-        url_of(
-            kafka_addrs="a:1, b", topic_name="t", kafka_max_message_size=1 << 30,
-            kafka_client_id="me",
-        )
-    )  # fmt: skip
-    assert (target.brokers, target.client_id) == ("a:1,b:9092", "me")
+    target = named(
+        kafka_addrs="a:1, b", topic_name="t", kafka_max_message_size=1 << 30, kafka_client_id="me"
+    )
+    assert (target.bootstrap_servers, target.client_id) == ("a:1,b:9092", "me")
     assert (target.message_bytes_max, target.partitions, target.watermark_s) == (10**9, 1, 0)
-    assert dict(target.encoding.options) == {"topic": "t", "time_zone": "+00:00"}
-    default = parse_kafka_url(url_of({"KAFKA_ADDRS": "h:9"})).of_cluster(CLUSTER)
-    assert (default.brokers, default.client_id) == ("h:9", "tidb_binlog")
-    assert dict(default.encoding.options)["topic"] == f"{CLUSTER}_obinlog"
+    encoding = encoding_of(target, CLUSTER)
+    assert (encoding.topic, encoding.time_zone) == ("t", "+00:00")
+    default = named({"KAFKA_ADDRS": "h:9"})
+    assert (default.bootstrap_servers, default.client_id) == ("h:9", "tidb_binlog")
+    assert encoding_of(default, CLUSTER).topic == f"{CLUSTER}_obinlog"
     with pytest.raises(NeedsOperator, match="db-type is kafka, and no brokers"):
-        url_of()
+        named()
     with pytest.raises(NeedsOperator, match=r"names a Kafka, and syncer\.db-type is 'mysql'"):
-        url_of(db_type="mysql", kafka_addrs="h")
+        named(db_type="mysql", kafka_addrs="h")

@@ -8,6 +8,7 @@ import pytest
 
 from drainer.settings.compat import FLAGS, KEYS, REMOVED, load_settings, translation
 from drainer.settings.config import DrainerConfig
+from drainer.settings.targets import target_of
 from penstock.errors import NeedsOperator
 from penstock.security.encrypted_passwords import encrypted
 from penstock.settings.compat import Met
@@ -176,7 +177,7 @@ port = 3306
 def test_the_values_of_the_sample_of_tidb_binlog_load(tmp_path: Path) -> None:
     config, notes = load(tmp_path, SAMPLE)
     mode = "STRICT_TRANS_TABLES%2CNO_ENGINE_SUBSTITUTION"
-    assert config.downstream == f"mysql://root@127.0.0.1:3306/?sql-mode={mode}"
+    assert config.downstream == target_of(f"mysql://root@127.0.0.1:3306/?sql-mode={mode}")
     assert config.etcd_urls == config.pd_address == "http://127.0.0.1:2379"
     assert config.syncer.ignore_schemas == ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
     assert [note.split()[0] for note in notes] == ["detect-interval"]
@@ -286,9 +287,7 @@ def test_the_log_says_what_is_set_and_no_secret(tmp_path: Path) -> None:
     assert "hush" not in str(logged)
     assert "syncer.to.host = 'h'" in logged
     assert "syncer.to.password = ***" in logged
-    config, _ = load(tmp_path, 'sink = "mysql://u:hu:sh@h:1/?password-file=/p"')
-    assert list(differing(config, DrainerConfig())) == [
-        "sink = 'mysql://u:***@h:1/?password-file=/p'"
-    ]
+    config, _ = load(tmp_path, 'sink = "mysql://u:hu:sh@h:1/?ssl-ca=/p"')
+    assert list(differing(config, DrainerConfig())) == ["sink = 'mysql://u:***@h:1/?ssl-ca=/p'"]
     assert without_password("mysql://u@h/") == "mysql://u@h/"
     assert without_password("mysql://u:p@[x/") == "***"

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
-from drainer.task.events.encoder import RowEvent
+from drainer.settings.targets import KafkaTarget
+from drainer.sinks.kafka.topics import encoding_of
 from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.messages import RowEvent
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.schema.model import TableInfo
 from penstock.ts import physical_ms
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.forty_types import HIGHEST, LOWEST, NAMES, NOTHING, FortyTypes
 
 TS = 429918007904436226
@@ -41,7 +43,9 @@ def table_of(sql: str) -> tuple[TableInfo, list[SchemaChange]]:
 
 def message(form: str, table: TableInfo, before: Any, after: Any) -> Any:
     """Return the one message with a row of a transaction."""
-    encoder = stream_encoder_of(parse_kafka_url(f"kafka://h/?prefix=p&format={form}").encoding)
+    encoder = stream_encoder_of(
+        encoding_of(sink_target(KafkaTarget, f"kafka://h/?prefix=p&format={form}"), 7)
+    )
     made = encoder.transaction(TS, [RowEvent("test", table, before, after)])
     (found,) = (each.value for each in made if each.to.startswith("p.test.") and each.value)
     return json.loads(found)
@@ -90,7 +94,9 @@ def test_the_row_before_as_ticdc_and_as_canal_document_it() -> None:
 
 
 def test_ddl_and_watermark_as_ticdc_documents_them() -> None:
-    encoder = stream_encoder_of(parse_kafka_url("kafka://h/?format=canal-json").encoding)
+    encoder = stream_encoder_of(
+        encoding_of(sink_target(KafkaTarget, "kafka://h/?format=canal-json"), 7)
+    )
     _, (change, *_) = table_of("CREATE TABLE t (id INT)")
     (ddl,) = encoder.ddl(TS, change)
     envelope = {

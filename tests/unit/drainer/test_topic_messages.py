@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.sinks.kafka.kafka_url import parse_kafka_url
+from drainer.settings.targets import KafkaTarget
+from drainer.sinks.kafka.topics import encoding_of
 from drainer.sinks.opening import open_event_sink
-from drainer.task.events.encoder import RowEvent, StreamEncoder
 from drainer.task.events.encoding import stream_encoder_of
-from drainer.task.events.messages import Message
+from drainer.task.events.messages import Message, RowEvent, StreamEncoder
 from drainer.task.events.topics.destination import (
     Destinations,
     hash_of,
@@ -29,6 +29,7 @@ from drainer.task.events.topics.destination import (
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
+from tests.kit.sink_target import sink_target
 from tests.kit.workloads.forty_types import HIGHEST, LOWEST, NAMES, NOTHING, FortyTypes
 from tests.unit.penstock.ddl_session import DdlSession
 
@@ -41,7 +42,9 @@ LOW, HIGH, NULL = (
 
 
 def encoder(options: str = "format=canal-json") -> StreamEncoder:
-    return stream_encoder_of(parse_kafka_url(f"kafka://h/?prefix=p&{options}").encoding)
+    return stream_encoder_of(
+        encoding_of(sink_target(KafkaTarget, f"kafka://h/?prefix=p&{options}"), 7)
+    )
 
 
 def made(sql: str) -> tuple[TableInfo, list[SchemaChange]]:
@@ -355,28 +358,6 @@ def test_a_row_that_is_too_large_has_its_key_alone_by_choice(options: str, path:
     assert cut.get("_tidb", {}).get("onlyHandleKey") or cut["source"]["only_key"]
     (whole,) = values(None, row, table=table, options=f"{options}&max-message-bytes=2000")
     assert "x" * 5000 in json.dumps(whole)
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("kafka:///", "names no brokers"),
-        ("kafka://h/topic", "names no brokers, or a path"),
-        ("kafka://h/?format=avro", "format is 'avro'"),
-        ("kafka://h/?colour=red", "unknown downstream option 'colour'"),
-        ("kafka://h/?format=debezium&old=changed", "'old' is not one of this format"),
-        ("kafka://h/?topic={database}", "topic is"),
-        ("kafka://h/?max-message-bytes=10", "max-message-bytes is 10"),
-        ("kafka://h/?watermark=soon", "watermark is 'soon'"),
-        ("kafka://alice@h/", "a user and no password"),
-        ("kafka://alice:x@h/?password-file=f", "a password and a password-file"),
-        ("kafka://h/?ssl-ca=x&tls=false", "tls is 'false'"),
-    ],
-)
-def test_a_url_that_cannot_be_is_refused_without_its_password(url: str, problem: str) -> None:
-    with pytest.raises(NeedsOperator, match=problem) as refused:
-        parse_kafka_url(url)
-    assert ":x@" not in str(refused.value)
 
 
 def test_a_certificate_that_is_not_there_is_said_and_not_waited_for(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pymysql
 import pytest
 
-from drainer.sinks.mysql.url import parse_url
+from drainer.settings.targets import MysqlTarget
+from drainer.sinks.mysql.session import connect_options
 from penstock.errors import NeedsOperator
 from penstock.security.databases import PasswordFile
 from pumpclient.mysql.source.config import ServerConfig
+from tests.kit.sink_target import sink_target
 
 
 def test_a_replaced_password_is_used_and_the_last_good_one_while_there_is_none(
@@ -48,10 +50,11 @@ def test_downstream_and_source_connect_with_the_password_of_the_moment(
 ) -> None:
     path = tmp_path / "password"
     path.write_text("first\n")
-    target = parse_url(f"mysql://u@h/?password-file={path}")
+    target = sink_target(MysqlTarget, f"mysql://u@h/?password-file={path}")
+    target.current_password()
     address = ServerConfig(password_file=str(path)).address()
     path.write_text("second\n")
-    assert target.connect_options()["password"] == "second"
+    assert connect_options(target)["password"] == "second"
     given: list[Any] = []
     monkeypatch.setattr(pymysql, "connect", lambda **options: given.append(options["password"]))
     address.connect()

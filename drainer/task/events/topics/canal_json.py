@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.encoder import PerTable, RowEvent, Values
-from drainer.task.events.messages import Headers, Message
+from drainer.task.events.messages import Headers, Message, PerTable, RowEvent, Values
 from drainer.task.events.topics.destination import (
     NO_LIMIT,
     Destination,

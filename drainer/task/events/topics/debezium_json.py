@@ -26,8 +26,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drainer.task.events.encoder import PerTable, RowEvent, Values
-from drainer.task.events.messages import Headers, Message
+from drainer.task.events.messages import Headers, Message, PerTable, RowEvent, Values
 from drainer.task.events.topics.debezium_types import PRECISE, debezium_type
 from drainer.task.events.topics.destination import (
     NO_LIMIT,

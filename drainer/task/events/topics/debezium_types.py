@@ -39,7 +39,6 @@ from drainer.task.events.topics.json_row import Text, base64_text, quoted, short
 from penstock.schema.model import ColumnInfo, MysqlType
 
 PRECISE, STRING, DOUBLE = "precise", "string", "double"
-DECIMALS = (PRECISE, STRING, DOUBLE)
 
 _TIME = "io.debezium.time."
 _DATA = "io.debezium.data."

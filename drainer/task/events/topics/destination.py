@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 BY_TABLE, BY_KEY, BY_TS, ONE = "table", "key", "ts", "one"
-PARTITIONS = (BY_TABLE, BY_KEY, BY_TS, ONE)
 
 TOPIC_BYTES_MAX = 249
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drainer.task.events.encoder import RowEvent, Values
+from drainer.task.events.messages import RowEvent, Values
 from drainer.task.events.topics.destination import Destination, KeyColumn
 from drainer.task.sql.keys import is_written
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo

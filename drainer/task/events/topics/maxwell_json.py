@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from drainer.task.events.encoder import PerTable, RowEvent
-from drainer.task.events.messages import Headers, Message
+from drainer.task.events.messages import Headers, Message, PerTable, RowEvent
 from drainer.task.events.topics.destination import (
     NO_LIMIT,
     Destination,
@@ -104,13 +103,7 @@ class MaxwellJson:
             for change in changes_of(event, table.destination):
                 yield table, change
 
-    def _message(
-        self,
-        table: _MaxwellTable,
-        change: Change,
-        commit_ts: int,
-        place: str,
-    ) -> Message:
+    def _message(self, table: _MaxwellTable, change: Change, commit_ts: int, place: str) -> Message:
         kind, before, row = change
         destination = table.destination
         key = None
