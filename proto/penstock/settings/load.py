@@ -289,7 +289,9 @@ def _from_file(
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise NeedsOperator(
-            f"{path} is not TOML: {error}", "see deploy/conf/", Code.SETTING_VALUE
+            f"{path} is not TOML: {error}",
+            "compare it with a sample that penstock init writes",
+            Code.SETTING_VALUE,
         ) from error
     by_key = {setting.key: setting for setting in settings}
     values = {}

@@ -126,7 +126,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock verify", description="Compare an upstream with a downstream."
     )
-    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
+    parser.add_argument("--version", action="version", version=f"penstock verify {__version__}")
     url = "mysql://user:password@host:port/ (or tidb://); password also from PENSTOCK_{}_PASSWORD"
     parser.add_argument("--upstream", required=True, metavar="URL", help=url.format("UPSTREAM"))
     parser.add_argument(
