@@ -334,7 +334,7 @@ class _Relay:
 
 
 class _Cascades(Cascades):
-    def look_at_server(self, address: Any, left_out: Any = ()) -> None:
+    def look_at_server(self, address: Any, left_out: Any = (), only: Any = None) -> None:
         """Find none: the tables have no foreign keys."""
 
 

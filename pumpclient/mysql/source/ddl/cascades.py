@@ -6,6 +6,7 @@ row. The table that has the key decides; the parent need not be replicated.
 
     at a start         in SHOW CREATE TABLE of each replicated table: a MariaDB's
                        information_schema hides such keys from a user who has only SELECT
+    in a reload        in SHOW CREATE TABLE of its tables, before they are dropped downstream
     in the stream      in each replicated DDL, before it is executed
     logged             a server may cascade above its storage engine, and log it: nothing to judge
     "stop"             `NeedsOperator` names table and key
@@ -125,14 +126,14 @@ _NAMED_MAX = 10
 _NO_TABLE = 1146
 _WHAT = "by foreign keys the server changes rows that its binlog does not have"
 _HINT = (
-    "let them RESTRICT, and the application change the children's rows; or skip these tables"
-    " (penstock source skip-table);"
-    ' or set cascades = "accept", and compare with penstock verify --repair'
+    "change these keys to RESTRICT on the server, and let the application change the children's"
+    " rows; or skip these tables (penstock source skip-table);"
+    ' or set cascades = "accept", and repair differences with penstock verify --repair'
 )
 _HINT_OF_DDL = (
-    "alter the key on the server so that it does RESTRICT, and the application change the"
-    " children's rows, then run this statement as it is by penstock source replace; or set"
-    ' cascades = "accept"; compare with penstock verify --repair in either case'
+    "change the key to RESTRICT on the server, and let the application change the children's rows,"
+    " then load the table again with penstock source reload;"
+    ' or set cascades = "accept", and repair differences with penstock verify --repair'
 )
 
 
@@ -176,9 +177,17 @@ class Cascades:
             Check(_CHECK, False, str(each), _HINT, required=not self._is_accepted) for each in found
         ] or [Check(_CHECK, True, "none changes rows by itself")]
 
-    def look_at_server(self, address: ServerAddress, left_out: Collection[Name] = ()) -> None:
-        """Raise `NeedsOperator` or warn about the server's cascades, except of skipped tables."""
-        found = [each for each in self._on_server(address) if each.table not in left_out]
+    def look_at_server(
+        self,
+        address: ServerAddress,
+        left_out: Collection[Name] = (),
+        only: Collection[Name] | None = None,
+    ) -> None:
+        """Raise `NeedsOperator` or warn about the server's cascades, except of skipped tables.
+
+        With `only`, look at these tables only.
+        """
+        found = [each for each in self._on_server(address, only) if each.table not in left_out]
         self._judge(found, f"{address}: {_WHAT}", _HINT)
 
     def look_at(self, pieces: Iterable[Piece], dialect: Dialect) -> None:
@@ -205,11 +214,14 @@ class Cascades:
         if new:
             log.warning("%s: %s: compare with penstock verify", what, "; ".join(map(str, new)))
 
-    def _on_server(self, address: ServerAddress) -> list[Cascade]:
+    def _on_server(
+        self, address: ServerAddress, only: Collection[Name] | None = None
+    ) -> list[Cascade]:
         with address.session() as connection:
             with connection.cursor() as cursor:
                 cursor.execute("SET SESSION sql_mode = '', sql_quote_show_create = 1")
-            tables = [name for name in server_tables(connection) if self._is_followed(name)]
+            names = server_tables(connection) if only is None else only
+            tables = [name for name in names if self._is_followed(name)]
             return [each for name in tables for each in _of_table(connection, name)]
 
     def _is_followed(self, name: Name) -> bool:

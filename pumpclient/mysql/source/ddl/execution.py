@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -33,6 +33,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
+from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades
@@ -115,6 +116,10 @@ class Statements:
             is_merged=lambda *name: merges and rules.router.is_routed(*name),
             side_effects=lambda changed: tables.side_effects(changed),
         )
+
+    def check_server(self, address: ServerAddress, names: Collection[Name]) -> None:
+        """Raise `NeedsOperator` if keys of these tables change rows that no binlog has."""
+        self._cascades.look_at_server(address, only=names)
 
     def of_tables(self, names: frozenset[Name]) -> Statements:
         """Return an executor of the statements on some tables, without online DDL."""

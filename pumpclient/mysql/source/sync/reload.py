@@ -223,6 +223,7 @@ class Reload:
                 raise Retryable("stopped", code=Code.CLOSED)
         self._check_lost(missing)
         self._check_whole()
+        self._here.context.statements.check_server(self._here.address, self.names)
         self.status.state = "loads"
 
     def _check_lost(self, missing: frozenset[Name]) -> None:
