@@ -102,7 +102,7 @@ def test_a_source_stops_unless_they_are_accepted_and_then_warns_once(
     sql = f"ALTER TABLE c ADD CONSTRAINT f {KEY} ON DELETE CASCADE"
     with pytest.raises(NeedsOperator, match=r"d\.c: f ON DELETE CASCADE") as stopped:
         cascades(STOP).look_at(pieces(sql), MYSQL)
-    for advice in ("penstock source replace", 'cascades = "accept"', "penstock verify --repair"):
+    for advice in ("penstock source reload", 'cascades = "accept"', "penstock verify --repair"):
         assert advice in stopped.value.hint
     assert not caplog.messages
     accepting = cascades(ACCEPT)
