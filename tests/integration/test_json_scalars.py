@@ -31,7 +31,7 @@ PATHS = (
 TYPES = ", ".join(f"JSON_TYPE(JSON_EXTRACT(j, '{path}'))" for path in PATHS)
 MODE = "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES'"
 LOADED = "JSON_OBJECT('a', 1.10, 'b', 12345678901234567890.12345, 'c', 1.5e0)"
-TIMES = "JSON_OBJECT('at', CAST('2020-01-02 03:04:05' AS DATETIME), 'Day', DATE'2020-01-02')"
+TIMES = "JSON_OBJECT('At', CAST('2020-01-02 03:04:05' AS DATETIME), 'Day', DATE'2020-01-02')"
 
 
 def texts(server: SqlServer, table: str) -> list[tuple[object, ...]]:
