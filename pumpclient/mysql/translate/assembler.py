@@ -379,8 +379,8 @@ class Assembler:
                 self._refuse(end, NeedsOperator(
                     f"a ROLLBACK at {begin} follows rows that were logged, as servers do it"
                     " when tables without transactions are among them: some stayed, some did not",
-                    hint="run ALTER TABLE … ENGINE = InnoDB on the server, stop the source, then run"
-                    " `penstock source reload --all --config FILE` and start it",
+                    hint="run ALTER TABLE … ENGINE = InnoDB on the server, stop the source, then"
+                    " run `penstock source reload --all --config FILE` and start it",
                     code=Code.ENGINE_WITHOUT_TRANSACTIONS,
                 ))  # fmt: skip
                 yield Undone()
