@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -26,7 +26,6 @@ from pump.cluster.clock import ClusterClock
 from pump.cluster.fake_binlogs import FakeBinlogs
 from pump.cluster.identity import Identity, kept_node_id
 from pump.cluster.membership import Membership, score_now
-from pump.cluster.operator import Operator
 from pump.cluster.resolver import DdlResolver, Resolver, Resolving, TimeoutResolver
 from pump.cluster.retention import Retention
 from pump.cluster.sql_resolver import open_resolver, split
@@ -34,19 +33,18 @@ from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.counters import Counters, timed
+from pump.operator import Operator
 from pump.pages import Pages
-from pump.replication.repair import OwnMender, Repairs
-from pump.replication.replicas import Copies
+from pump.penstock_service import PenstockService
+from pump.replication.replication import Replication
 from pump.replication.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of, own_log
 from pump.replication.shipping import Shipping
 from pump.service.admission import Admission
-from pump.service.fast_writes import WRITE_METHOD, FastWrites
 from pump.service.group_commit import INLINE_BELOW_S, GroupCommit
 from pump.service.grpc_server import add_health, add_service, build_server, listen
 from pump.service.large_transactions import LargeWrites
-from pump.service.penstock_service import PenstockService
-from pump.service.pull_binlogs import Pulls
-from pump.service.tidb_service import TIDB_SERVICE, TidbService
+from pump.service.pull_binlogs import PULL_BATCH_BYTES, Pulls
+from pump.service.tidb_service import TIDB_SERVICE, WRITE_METHOD, FastWrites, TidbService
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -57,43 +55,29 @@ SERVER_GRACE_S = 0.5
 _HEALTH = "/grpc.health.v1.Health/"
 
 
-class Foundation(NamedTuple):
-    """The parts that must exist before `build`: an open data folder, and a connected etcd."""
-
-    storage: Storage
-    etcd: EtcdClient
-    cluster_id: int
-    identity: Identity
-    copies: Shipping | None
-    kept: Copies | None
-    repairs: Repairs
-    mender: OwnMender | None
-    """Repairs this Pump's log; None if no other disk has it."""
-
-
 def build(
-    config: PumpConfig, entrance: Entrance, foundation: Foundation, counters: Counters
+    config: PumpConfig,
+    entrance: Entrance,
+    counters: Counters,
+    *,
+    etcd: EtcdClient,
+    identity: Identity,
+    storage: Storage,
+    shipping: Shipping | None,
+    replication: Replication,
 ) -> tuple[Components, Operator]:
-    storage, etcd, cluster_id, identity, copies, kept, _, _ = foundation
-    registry = Registry(etcd, guard=lambda: None if copies is None else copies.guard())
+    """Construct the parts, given an open data folder and a connected etcd.
+
+    `shipping` is that of the own log; None with one copy.
+    """
+    registry = Registry(etcd, guard=lambda: None if shipping is None else shipping.guard())
     oracle = None
     if not config.pd_address:
         oracle = OracleServer(etcd, identity.host, held_ts=lambda: storage.newest_ts)
     clock = _clock(config, etcd, entrance.security)
-    pulls = Pulls(
-        storage,
-        batch_bytes_max=config.pull_batch_bytes,
-        message_bytes_max=config.max_message_bytes,
-    )
-    group_commit = GroupCommit(
-        storage,
-        on_indexed=pulls.wake,
-        group_bytes_max=config.write_group_bytes,
-        queue_bytes_max=config.write_queue_bytes,
-        # The event loop must not wait for other disks.
-        inline_below_s=INLINE_BELOW_S if copies is None else 0,
-        counters=counters,
-    )
+    size_max = config.max_message_bytes
+    pulls = Pulls(storage, batch_bytes_max=PULL_BATCH_BYTES, message_bytes_max=size_max)
+    group_commit = _group_commit(config, storage, pulls, counters, ships=shipping is not None)
     membership = Membership(
         registry,
         storage,
@@ -101,8 +85,8 @@ def build(
         identity=identity,
         score=lambda: score_now(storage, group_commit, config.data_dir),
         tls=entrance.security.tls,
+        holds_log=shipping is not None,
     )
-    membership.holds_log = copies is not None
     resolver = _resolver(config, clock, History(etcd), entrance.security)
     components = Components(
         config=config,
@@ -117,18 +101,31 @@ def build(
         resolver=resolver,
         resolving=Resolving(storage, group_commit, resolver),
         retention=_retention(config, storage, membership, clock),
-        copies=copies,
-        kept=kept,
-        scrubbing=_scrubbing(config, foundation),
+        copies=shipping,
+        kept=replication.followed,
+        scrubbing=_scrubbing(config, storage, replication),
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
-    operator = _operator(components, identity.node_id, entrance.pages)
-    operator.begin_scrub = components.scrubbing.ask
+    operator = _operator(components, identity.node_id, entrance.pages, replication)
+    cluster_id = replication.peers.cluster_id
     _add_services(components, operator, cluster_id, entrance.server)
     entrance.open(f"Pump {identity.node_id} at {identity.host}", lambda: membership.state)
     Pages(registry, operator, components).add_to(entrance.pages)
     log.info("pump %s serves at %s, Prewrites once it is online", identity.node_id, identity.host)
     return components, operator
+
+
+def _group_commit(
+    config: PumpConfig, storage: Storage, pulls: Pulls, counters: Counters, *, ships: bool
+) -> GroupCommit:
+    return GroupCommit(
+        storage,
+        on_indexed=pulls.wake,
+        queue_bytes_max=config.write_queue_bytes,
+        # The event loop must not wait for other disks.
+        inline_below_s=0 if ships else INLINE_BELOW_S,
+        counters=counters,
+    )
 
 
 def identity_of(config: PumpConfig, port: int) -> Identity:
@@ -168,7 +165,6 @@ def _fake_binlogs(
         group_commit,
         pulls,
         clock.next_ts,
-        interval_pulled_s=config.fake_binlog_interval_pulled_s,
         interval_idle_s=config.fake_binlog_interval_s,
     )
 
@@ -185,18 +181,20 @@ def _retention(
     )
 
 
-def _scrubbing(config: PumpConfig, foundation: Foundation) -> Scrubbing:
-    storage, kept, repairs = foundation.storage, foundation.kept, foundation.repairs
+def _scrubbing(config: PumpConfig, storage: Storage, replication: Replication) -> Scrubbing:
+    kept, repairs = replication.followed, replication.repairs
 
     def logs() -> list[Scrubbed]:
         copies = [] if kept is None else [copy_of(kept, node_id) for node_id in kept.names()]
-        return [own_log(storage, foundation.mender, repairs), *copies]
+        return [own_log(storage, replication.own_repair, repairs), *copies]
 
     schedule = Schedule(config.scrub_mb_per_s * 1e6, config.scrub_every_days, config.data_dir)
     return Scrubbing(schedule, logs, repairs)
 
 
-def _operator(components: Components, node_id: str, pages: HttpStatus) -> Operator:
+def _operator(
+    components: Components, node_id: str, pages: HttpStatus, replication: Replication
+) -> Operator:
     return Operator(
         node_id=node_id,
         storage=components.storage,
@@ -204,6 +202,9 @@ def _operator(components: Components, node_id: str, pages: HttpStatus) -> Operat
         fake_binlogs=components.fake_binlogs,
         retention=components.retention,
         facts=lambda **under_way: components.facts(status_pages=pages.url or "none", **under_way),
+        scrub=components.scrubbing.ask,
+        moving=replication.moves(components.storage, components.membership, components.copies),
+        draining=replication.draining,
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pump.cluster.retention import Retention
     from pump.config import PumpConfig
     from pump.counters import Counters
-    from pump.replication.replicas import Copies
+    from pump.replication.replicas import Replicas
     from pump.replication.scrubbing import Scrubbing
     from pump.replication.shipping import Shipping
     from pump.service.group_commit import GroupCommit
@@ -50,7 +50,7 @@ class Components:
     retention: Retention
     copies: Shipping | None
     """Replication of this log; None with one copy."""
-    kept: Copies | None
+    kept: Replicas | None
     """Replicas of other Pumps' logs; None if this Pump keeps none."""
     scrubbing: Scrubbing
     front: GrpcFront | None

@@ -25,6 +25,7 @@ from pump.store.storage import StorageConfig
 _GRPC_MESSAGE_BYTES_END = (2 << 30) - (16 << 20)
 _DAY_S = 86400.0
 _COPIES_MAX = 7
+_REPLICA_TIMEOUT_S = 1.0
 _COPIED_SEGMENT_BYTES_MAX = 3 << 30
 """A group may make a segment larger than requested. With copies, a segment must be below 4 GiB."""
 
@@ -59,11 +60,6 @@ class ResolverConfig:
         "seconds of silence after which a writer's transaction is rolled back if the database has"
         " not committed it; a higher value tolerates slower writers",
     )
-    lock_wait_s: float = setting(
-        2.0,
-        "seconds to wait for the lock of a TiDB transaction to appear in TiKV before preventing it"
-        " from being written",
-    )
     given_up: tuple[str, ...] = setting(
         (), "start_ts of transactions to skip that TiKV has forgotten; the log names each of them"
     )
@@ -76,7 +72,7 @@ class ResolverConfig:
         for text in self.given_up:
             if not text.isdecimal():
                 raise out_of_range("resolver.given_up", text, "give start_ts, comma-separated")
-        for name in ("timeout_s", "fence_after_s", "lock_wait_s"):
+        for name in ("timeout_s", "fence_after_s"):
             if getattr(self, name) <= 0:
                 raise out_of_range(f"resolver.{name}", getattr(self, name), "it must be above zero")
 
@@ -120,11 +116,6 @@ class PumpConfig:
     fake_binlog_interval_s: float = setting(
         3.0, "interval in seconds at which an idle Pump's stream advances while no Drainer pulls"
     )
-    fake_binlog_interval_pulled_s: float = setting(
-        0.1,
-        "the same interval while a Drainer pulls; a higher value causes more delay and fewer small"
-        " writes",
-    )
     txn_timeout_s: float = setting(
         600.0,
         "age in seconds at which a transaction of unknown outcome is rolled back; does not apply"
@@ -139,10 +130,6 @@ class PumpConfig:
     transaction_bytes_max: int = setting(
         4 << 30,
         "maximum size of a transaction, in bytes; large transactions are transferred in chunks",
-    )
-    pull_batch_bytes: int = setting(1 << 20, "maximum size of a message to a Drainer, in bytes")
-    write_group_bytes: int = setting(
-        4 << 20, "maximum size of a write that one fdatasync covers, in bytes"
     )
     write_queue_bytes: int = setting(
         256 << 20,
@@ -163,15 +150,11 @@ class PumpConfig:
     copies_apart: str = setting(
         "", "label, such as zone, in which the Pumps with replicas of a log must differ"
     )
-    replica_timeout_s: float = setting(
-        1.0,
-        "seconds after which a replica that does not answer is removed from the replica set; a"
-        " higher value lets writers wait longer for a slow replica",
-    )
     takeover_after_s: float = setting(
         2.0,
         "seconds of silence after which a Pump loses its log to a Pump with a replica; a higher"
-        " value delays failover; 0: never",
+        " value delays failover; 0: never. A replica that does not answer for half of this, or for"
+        " 1 s if it is 0, is removed from the replica set",
     )
     scrub_mb_per_s: float = setting(
         20.0,
@@ -230,6 +213,11 @@ class PumpConfig:
                 "with pd-address TiKV must be asked, or what a TiDB committed may be rolled back:"
                 " leave it out",
             )
+
+    @property
+    def replica_timeout_s(self) -> float:
+        """The silence after which a replica is removed, before the primary itself is replaced."""
+        return self.takeover_after_s / 2 or _REPLICA_TIMEOUT_S
 
     @property
     def copies_needed(self) -> int:
@@ -292,7 +280,19 @@ KEYS: dict[str, Answer] = {
 }  # fmt: skip
 """Keys of TiDB-Binlog's pump.toml that differ from ours; sections come first."""
 
+REMOVED = {
+    "fake-binlog-interval-pulled-s": "an idle stream that is pulled advances every 0.1 s: remove"
+    " the key",
+    "pull-batch-bytes": "a message to a Drainer has at most 1 MiB: remove the key",
+    "write-group-bytes": "a write has at most 4 MiB: remove the key",
+    "replica-timeout-s": "it is half of takeover-after-s, or 1 s if that is 0: remove the key",
+    "resolver.lock-wait-s": "it is 2 s: remove the key",
+}
+"""Settings of earlier versions, and their replacements."""
+KEYS |= {key: Refused(replacement, ()) for key, replacement in REMOVED.items()}
+
 FLAGS = {
+    **{key.replace(".", "-"): key for key in REMOVED},
     **{
         name: name
         for name in (
@@ -306,7 +306,7 @@ FLAGS = {
     "L": "log-level",
     "V": "version",
 }  # fmt: skip
-"""TiDB-Binlog's flags, which may begin with one dash, and the key that each of them sets."""
+"""TiDB-Binlog's flags, which may begin with one dash, and those removed, with the key of each."""
 
 
 def load_settings(

@@ -204,7 +204,7 @@ class PumpMetrics(Collector):
             "copies_min", "With fewer, nothing is acknowledged.", entry.copies_min if entry else 1
         )
         yield _gauge("log_epoch", "Epoch of the log's replica set.", entry.epoch if entry else 0)
-        held = [] if kept is None else [kept.standing(node_id) for node_id in kept.names()]
+        held = [] if kept is None else [kept.status(node_id) for node_id in kept.names()]
         yield _gauge("copies_kept", "Replicas of other Pumps' logs on this disk.", len(held))
         yield _gauge("copies_kept_bytes", "Bytes of replicas.", sum(copy.bytes for copy in held))
 
@@ -216,9 +216,9 @@ class PumpMetrics(Collector):
         yield _gauge("scrub_age_seconds", "Age of the last full scrub, or of a new Pump.", age_s)
         yield _gauge("scrub_running", "1 while a scrub is running.", scrubbing.is_running)
         about = "Corrupted bytes that were repaired from another disk."
-        yield _counter("mended_bytes", about, repairs.mended_bytes)
+        yield _counter("mended_bytes", about, repairs.repaired_bytes)
         about = "Repairs, counted once for each file and occasion."
-        yield _counter("mended_files", about, repairs.mended_places)
+        yield _counter("mended_files", about, repairs.repaired_places)
         about = "Corrupted places that no other disk could repair."
         yield _gauge("damaged_places", about, len(repairs.left()))
 

@@ -23,23 +23,24 @@ from penstock.node import service
 from penstock.node.waiting import set_within
 from penstock.oracle.pd import find_cluster_id
 from penstock.security.tls import Security
-from pump.build import SERVER_GRACE_S, Entrance, Foundation, build, identity_of
+from pump.build import SERVER_GRACE_S, Entrance, build, identity_of
 from pump.cluster.identity import (
+    Held,
+    begin_run,
     has_disk_id,
     refuse_copy,
     refuse_original,
     refuse_other_cluster,
 )
 from pump.cluster.membership import last_word_of
-from pump.cluster.operator import Operator
-from pump.cluster.past import Held, begin_run
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.counters import Counters, MeteredFiles
+from pump.operator import Operator
 from pump.replication.replica_service import REPLICA_SERVICE, ReplicaService
-from pump.replication.replication import Cluster, Replication
+from pump.replication.replication import Replication
 from pump.replication.shipping import Deposed, Shipping
-from pump.replication.startup import Beginning
+from pump.replication.startup import Startup
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -75,10 +76,8 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         log.info("cluster %d", cluster_id)
         await asyncio.to_thread(warn_of_version, etcd)
         identity = identity_of(config, entrance.port)
-        cluster = Cluster(etcd, cluster_id, entrance.security.tls)
-        replication = await _first_answer(
-            partial(Replication.open, config, identity, cluster), config, stop
-        )
+        opens = partial(Replication.open, config, identity, etcd, cluster_id, security.tls)
+        replication = await _first_answer(opens, config, stop)
         if replication is None:
             return
         stack.push_async_callback(replication.end)
@@ -87,22 +86,23 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             entrance.let_through(REPLICA_SERVICE)
             await _first_answer(replication.offer, config, stop)
         opened = partial(_opened, config, counters, stack)
-        storage = await _mended(opening, replication, opened, entrance, stop)
+        storage = await _repaired(opening, replication, opened, entrance, stop)
         if storage is None:
             return
-        beginning = Beginning(replication, partial(setattr, entrance, "waits_for"), stop)
+        beginning = Startup(replication, partial(setattr, entrance, "waits_for"), stop)
         found = await beginning.run(storage, opened, stack)
         if found is None:
-            await replication.hand_over()
+            await replication.drain()
             return
         await _begin_run(config, Registry(etcd), identity.node_id, found, stop)
-        foundation = Foundation(
-            *(found[0], etcd, cluster_id, identity, found[1], taken),
-            *(replication.repairs, replication.mender),
+        components, operator = build(
+            *(config, entrance, counters),
+            etcd=etcd,
+            identity=identity,
+            storage=found[0],
+            shipping=found[1],
+            replication=replication,
         )
-        components, operator = build(config, entrance, foundation, counters)
-        operator.moving = replication.moves(found[0], components.membership, found[1])
-        operator.leaving = replication.leaving
         await _Node(entrance, components, operator, replication).serve(stop)
 
 
@@ -147,7 +147,7 @@ async def _opened_or_damaged(
         return damage
 
 
-async def _mended(
+async def _repaired(
     opening: Storage | Corrupt,
     replication: Replication,
     opened: Callable[[], Awaitable[Storage]],
@@ -160,14 +160,14 @@ async def _mended(
     Waits for a listed disk that is unreachable, except in a Pump that runs on a replica: waiting
     would keep that Pump from its primary.
     """
-    mend = replication.closed_mender()
+    repair = replication.closed_log_repair()
     while isinstance(opening, Corrupt):
         entrance.waits_for = f"its log is to be mended from another disk: {coded(opening)}"
-        if await asyncio.to_thread(mend, opening):
+        if await asyncio.to_thread(repair, opening):
             damage, opening = opening, await _again(opened)
             if isinstance(opening, Corrupt) and str(opening) == str(damage):
                 raise opening
-        elif replication.is_guest or not (absent := replication.absent()):
+        elif replication.is_failover or not (absent := replication.absent()):
             raise opening
         else:
             log.error("pump %s, which may mend the log, does not run", ", ".join(absent))
@@ -275,7 +275,7 @@ class _Node:
         await self._operator.stop()
         if self._deposed.is_set():
             return
-        await self._replication.hand_over()
+        await self._replication.drain()
         if self._membership.state is NodeState.ONLINE:
             await self._membership.enter(NodeState.PAUSING)
         if self._membership.state is NodeState.PAUSING:

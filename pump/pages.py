@@ -26,8 +26,8 @@ from pump.metrics import PumpMetrics
 
 if TYPE_CHECKING:
     from penstock.cluster.node_registry import NodeStatus, Registry
-    from pump.cluster.operator import Operator
     from pump.components import Components
+    from pump.operator import Operator
 
 
 _OK, _WRONG = 200, 3

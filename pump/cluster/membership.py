@@ -89,8 +89,13 @@ class Membership:
         identity: Identity,
         score: Callable[[], int],
         tls: Tls | None = None,
+        holds_log: bool = False,
     ) -> None:
-        """Prepare; nothing is published before `join`."""
+        """Prepare; nothing is published before `join`.
+
+        `holds_log` is True when an entry in etcd lists this process as the primary of the log.
+        Another process of its name may run, but can neither acknowledge nor publish anything.
+        """
         self.retry_s = _RETRY_S
         self.notify: Notify = _notify
         """Notifies a live Drainer."""
@@ -100,9 +105,7 @@ class Membership:
         """Heartbeats of the Drainers."""
         self.namesakes = Heartbeats()
         """Heartbeats of a Pump elsewhere that has our name."""
-        self.holds_log = False
-        """True when an entry in etcd says that the log is this process's. Another process of its
-        name may run, but can neither acknowledge nor publish anything."""
+        self._holds_log = holds_log
         self._registry = registry
         self._storage = storage
         self._clock = clock
@@ -271,7 +274,7 @@ class Membership:
         lost = (await asyncio.to_thread(self._registry.lost)).get(self._node_id)
         if lost is not None:
             raise lost.refuse_return()
-        if self.holds_log:
+        if self._holds_log:
             return
         other = await asyncio.to_thread(self._registry.get, NodeKind.PUMP, self._node_id)
         self.namesakes.note([other] if other is not None else [])

@@ -21,7 +21,7 @@ and async commit, in which a lock alone may already be a commit. TiDB uses neith
 binlogs, and the lock of an async commit counts here as a lock that never ends.
 
 So the wait before is not for safety. It keeps a Pump from interrupting a TiDB that runs and is
-only slow. `lock_wait_s`, 2 s, makes 3 s with the second before the first question. TiDB allows
+only slow. `_LOCK_WAIT_S`, 2 s, makes 3 s with the second before the first question. TiDB allows
 itself the same time, the TTL of its smallest locks. The wait counts from the first of an unbroken
 run of answers ABSENT. While a region cannot answer, its locks cannot come either, and a TiDB that
 waits for it must have its turn first. A transaction of many rows may have its regions split before
@@ -58,15 +58,13 @@ from penstock.security.tls import Tls
 from penstock.ts import physical_ms
 from pump.cluster.resolver import ROLLED_BACK, Outcome, Question, Resolution, Resolver
 from pump.config import ResolverConfig
-from pump.tikv.channels import Channels
-from pump.tikv.keys import is_of_tidb
-from pump.tikv.placement import Placement
-from pump.tikv.transaction_status import State, Tikv, TransactionStatus
+from pump.tikv import Channels, Placement, State, Tikv, TransactionStatus, is_of_tidb
 
 log = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE_MAX = 64
 _AGAIN_S = 2.0
+_LOCK_WAIT_S = 2.0
 """A lock may end in a commit at any moment, whose Commit may be lost."""
 _JUST_AFTER_S = 0.05
 _FORGOTTEN_AGAIN_S = 5.0
@@ -110,7 +108,7 @@ class TikvResolver:
         next_ts: Callable[[], Awaitable[int]],
         otherwise: Resolver,
         *,
-        lock_wait_s: float,
+        lock_wait_s: float = _LOCK_WAIT_S,
         given_up: Iterable[int] = (),
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -245,6 +243,4 @@ def open_tikv_resolver(
     channels = Channels(tls)
     placement = Placement(PdLeader(pd_address, tls), channels)
     tikv = Tikv(placement, channels, timeout_s=config.timeout_s)
-    return TikvResolver(
-        tikv, next_ts, otherwise, lock_wait_s=config.lock_wait_s, given_up=map(int, config.given_up)
-    )
+    return TikvResolver(tikv, next_ts, otherwise, given_up=map(int, config.given_up))

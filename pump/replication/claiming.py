@@ -3,14 +3,14 @@
     no entry, one copy wanted           nothing: the log is on this disk alone
     no entry                            an entry is made, with this disk alone on it
     this disk, or a complete replica    the next epoch is claimed
-    another disk                        `Displaced`
-    this disk, for a replica            `Displaced`, see below
-    this disk, for an unstarted log     `Former`
+    another disk                        `Fenced`
+    this disk, for a replica            `Fenced`, see below
+    this disk, for an unstarted log     `PreviousLog`
 
 A fenced Pump has no data that anybody needs once its log's primary has handed the whole log to
 every Drainer. Then it may re-initialise, under the same name, with an empty folder and in a new
-epoch (`begin_again`): no segment of the former log can pass for one of the new log. First the disk
-is listed, then its folder is emptied. A Pump that dies in between is a `Former` at its start.
+epoch (`reinitialise`): no segment of the former log can pass for one of the new log. First the disk
+is listed, then its folder is emptied. A Pump that dies in between is a `PreviousLog` at its start.
 
 Until then its disk may get a replica of that very log, beside its own folder. Once the disk is on
 no list, a durable note (`.former`) records that the folder does not belong to that log, and only
@@ -36,7 +36,7 @@ from penstock.cluster.node_registry import ROOT, NodeKind, NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.log.frame import HEADER_SIZE
-from penstock.log.mending import Donor
+from penstock.log.repair import Donor
 from penstock.log.segment import BEGIN, CHUNK_BYTES, Head, last_synced
 from pump.replication.protocol.chain import (
     Chain,
@@ -58,7 +58,7 @@ SEGMENT_BYTES_END = 1 << 32
 """Segments with an epoch are smaller, see the header of one (`penstock.log.segment`)."""
 
 _claimed = failpoints.point("copies.claimed")
-_listed_again = failpoints.point("copies.listed_again")
+_relisted = failpoints.point("copies.listed_again")
 
 
 class Claimed(NamedTuple):
@@ -97,7 +97,7 @@ class Unseen(NamedTuple):
         return [*self.running, *(f"{name} (offline)" for name in self.offline)]
 
 
-class Displaced(Retryable):
+class Fenced(Retryable):
     """Another disk is the primary of this Pump's log."""
 
     def __init__(self, node_id: str, found: Found) -> None:
@@ -113,7 +113,7 @@ class Displaced(Retryable):
         )
 
 
-class Former(Displaced):
+class PreviousLog(Fenced):
     """This disk is listed for a new log of its Pump, but still has the former log."""
 
     @staticmethod
@@ -136,10 +136,10 @@ def claim(
 
     With `former_since` the folder does not belong to the log that began in that epoch.
 
-    Raises `Displaced` when another disk is the primary and this disk has no complete replica, or
-    the folder does not belong to the log; `Former` when this disk has another log than the listed
-    one; `Retryable` when etcd does not answer, and the claim must be retried; `NeedsOperator` when
-    the entry is gone under which the log was shipped.
+    Raises `Fenced` when another disk is the primary and this disk has no complete replica, or
+    the folder does not belong to the log; `PreviousLog` when this disk has another log than the
+    listed one; `Retryable` when etcd does not answer, and the claim must be retried;
+    `NeedsOperator` when the entry is gone under which the log was shipped.
     """
     if not _is_listed(entries, node_id, own, chain, wanted):
         return None
@@ -152,19 +152,19 @@ def claim(
         else:
             found = _read(entries, node_id)
             if is_out_of(found[0], former_since) or not found[0].may_claim(own.disk):
-                raise Displaced(node_id, found)
+                raise Fenced(node_id, found)
             if chain.links[0].epoch < found[0].since:
-                raise Former(node_id, found)
+                raise PreviousLog(node_id, found)
             if foreign(found[0], chain.links) is not None:
                 raise Retryable(f"{LOGS}{node_id} was put back", code=Code.LOG_PUT_BACK)
             actions = attempt.entry_seen(*found)
     if attempt.won is None:
-        raise Displaced(node_id, _read(entries, node_id))
+        raise Fenced(node_id, _read(entries, node_id))
     _claimed()
     return Claimed(own, chain, attempt.won)
 
 
-def begin_again(
+def reinitialise(
     entries: LogEntries, node_id: str, own: Copy, found: Found, wanted: Wanted
 ) -> LogEntry:
     """List this disk alone, in an epoch after all earlier epochs; return the entry.
@@ -175,7 +175,7 @@ def begin_again(
     again = entry.begun_again(own, wanted.copies, wanted.copies_min)
     if entries.swap(node_id, revision, again) is None:
         raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
-    _listed_again()
+    _relisted()
     return again
 
 

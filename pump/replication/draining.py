@@ -20,9 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 from penstock import failpoints
 from penstock.cluster.disks import Disk, Offered
@@ -30,8 +29,10 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable, coded
-from pump.replication.peers import Recruits
-from pump.replication.replicas import Copies
+from pump.cluster.membership import Membership
+from pump.replication.peers import Peers
+from pump.replication.replicas import Replicas
+from pump.replication.shipping import Shipping
 
 log = logging.getLogger(__name__)
 
@@ -40,43 +41,28 @@ _SILENT_S = 2.0
 """A primary that has been silent for this long does not change its replica set."""
 
 
-class Leaving:
+class Draining:
     """The drain of the replicas on this Pump's disk."""
 
-    def __init__(
-        self,
-        disk: str,
-        *,
-        offered: Offered,
-        followed: Copies,
-        recruits: Recruits,
-        logs: Callable[[], Mapping[str, LogEntry]],
-        state: Callable[[str], NodeState | None],
-    ) -> None:
-        """Prepare; `logs` returns the last seen entries of all logs.
-
-        `state` returns the state of a Pump, asking etcd.
-        """
-        self._disk = disk
+    def __init__(self, peers: Peers, offered: Offered, followed: Replicas) -> None:
+        self._peers = peers
+        self._disk = peers.own.disk
         self._offered = offered
         self._followed = followed
-        self._recruits = recruits
-        self._logs = logs
-        self._state = state
-        self.is_leaving = False
+        self.is_draining = False
         """The value that was last listed."""
 
-    async def say(self, is_leaving: bool) -> None:
+    async def set_draining(self, is_draining: bool) -> None:
         """List the disk as draining, or as staying after all; `Retryable` without etcd."""
-        self.is_leaving = is_leaving
-        await asyncio.to_thread(self._offered.say, is_leaving)
+        self.is_draining = is_draining
+        await asyncio.to_thread(self._offered.set_draining, is_draining)
 
-    async def hand_over(self, within_s: float) -> None:
+    async def drain(self, within_s: float) -> None:
         """Return when no log has a replica here that another Pump could take, or on timeout."""
         if within_s <= 0 or not self._in_care():
             return
         try:
-            await self.say(True)
+            await self.set_draining(True)
         except Retryable as error:
             log.warning("the copies here stay as they are, etcd does not answer: %s", error)
             return
@@ -91,9 +77,9 @@ class Leaving:
     async def remaining(self) -> list[str]:
         """List other Pumps' logs that are still needed on this disk; `Retryable` without etcd."""
         found = []
-        for node_id, entry in sorted(self._logs().items()):
+        for node_id, entry in sorted(self._peers.logs.items()):
             if self._is_kept(node_id, entry):
-                state = await asyncio.to_thread(self._state, node_id)
+                state = await asyncio.to_thread(self._peers.state, node_id)
                 is_needed = state is not NodeState.OFFLINE  # OFFLINE: every Drainer has all of it.
                 if is_needed and node_id in self._followed.names():
                     found.append(self._why_kept(node_id, entry))
@@ -109,9 +95,9 @@ class Leaving:
                 f"the log of {node_id} was taken over here and is served until every Drainer has"
                 f" all of it (to another Pump: penstock ctl move-log {node_id} --to PUMP)"
             )
-        size = self._followed.standing(node_id).bytes
+        size = self._followed.status(node_id).bytes
         text = f"the copy of {node_id}'s log is here, {size} bytes"
-        if self._recruits.spare(entry) is None and not self._is_replaced(entry):
+        if self._peers.candidate(entry) is None and not self._is_replaced(entry):
             return f"{text}, and no other Pump can take one (start one more)"
         return f"{text}, and another Pump is given one"
 
@@ -119,17 +105,17 @@ class Leaving:
         now_s = time.monotonic()
         found = []
         for node_id in self._followed.names():
-            entry, heard_s = self._logs().get(node_id), self._followed.last_heard_s(node_id)
+            entry, heard_s = self._peers.logs.get(node_id), self._followed.last_heard_s(node_id)
             if entry is None or heard_s is None or now_s - heard_s > _SILENT_S:
                 continue
             is_listed = entry.replica(self._disk) is not None
-            if is_listed and (self._recruits.spare(entry) or self._is_replaced(entry)):
+            if is_listed and (self._peers.candidate(entry) or self._is_replaced(entry)):
                 found.append(node_id)
         return found
 
     def _is_replaced(self, entry: LogEntry) -> bool:
-        leaving = {*self._recruits.leaving(), self._disk}
-        staying = [copy for copy in entry.replicas if copy.disk not in leaving]
+        draining = {*self._peers.draining, self._disk}
+        staying = [copy for copy in entry.replicas if copy.disk not in draining]
         return 1 + len(staying) >= entry.copies
 
 
@@ -141,49 +127,6 @@ _GIVEN_WITHIN_S = 30.0
 _MIB = 1 << 20
 
 
-class States(Protocol):
-    """The state of this Pump (`pump.cluster.membership.Membership`)."""
-
-    state: NodeState
-
-    async def enter(self, state: NodeState) -> None: ...
-
-
-class Ships(Protocol):
-    """The replicas of this Pump's log (`pump.replication.shipping.Shipping`)."""
-
-    over: str
-
-    @property
-    def entry(self) -> LogEntry: ...
-
-    @property
-    def staying_whole(self) -> list[str]:
-        """The disks that may take over and stay listed; not the own disk while the log moves."""
-
-    def lacks_bytes(self, disk: str) -> int | None:
-        """Return how much of the log a replica lacks; None for a disk that has no part."""
-
-    def move_to(self, disk: str) -> None:
-        """Ensure that another disk has a replica; an empty `disk` cancels this."""
-
-    def give_away(self) -> None:
-        """Make the disk of `move_to` the primary once its replica is complete."""
-
-
-class Way(NamedTuple):
-    """The parts that a move uses; `leaving` is None for a Pump on a replica, which keeps none."""
-
-    shipping: Ships
-    recruits: Recruits
-    leaving: Leaving | None
-    states: States
-    count_open: Callable[[], int]
-    """Returns the number of open transactions."""
-    pause_grace_s: float
-    leave_grace_s: float
-
-
 class GivenUp(Retryable):
     """The move was given up, and the log stays on its Pump."""
 
@@ -191,9 +134,30 @@ class GivenUp(Retryable):
 class Moving:
     """The moves of one log, at most one at a time."""
 
-    def __init__(self, node_id: str, way: Way) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        peers: Peers,
+        shipping: Shipping,
+        states: Membership,
+        draining: Draining | None,
+        count_open: Callable[[], int],
+        pause_grace_s: float,
+        leave_grace_s: float,
+    ) -> None:
+        """`draining` is None for a Pump on a replica, which keeps no replicas.
+
+        `count_open` returns the number of open transactions.
+        """
         self._node_id = node_id
-        self._way = way
+        self._peers = peers
+        self._shipping = shipping
+        self._states = states
+        self._draining = draining
+        self._count_open = count_open
+        self._pause_grace_s = pause_grace_s
+        self._leave_grace_s = leave_grace_s
         self._to: Disk | None = None
         self._goal = 0
         self._task: asyncio.Task[None] | None = None
@@ -207,7 +171,7 @@ class Moving:
     @property
     def served_by(self) -> str:
         """The Pump on whose disk this process serves the log: its own, or one that took over."""
-        return self._way.shipping.entry.primary.pump
+        return self._shipping.entry.primary.pump
 
     async def begin(self, to: str) -> str:
         """Start to move the log to a Pump, and return that Pump's name.
@@ -233,23 +197,23 @@ class Moving:
         if self._task is not None and self.is_under_way:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            await asyncio.to_thread(self._way.shipping.move_to, "")
+            await asyncio.to_thread(self._shipping.move_to, "")
 
     # Choosing the target.
 
     def _chosen(self, to: str) -> tuple[Disk, int]:
-        entry, disks = self._way.shipping.entry, self._way.recruits.disks()
+        entry, disks = self._shipping.entry, self._peers.disks
         disk = self._named(to, entry) if to else self._suggested(entry)
-        there = [c for c in entry.replicas if c.disk not in self._way.recruits.leaving()]
+        there = [c for c in entry.replicas if c.disk not in self._peers.draining]
         if entry.replica(disk.id) is None:
             self._check_apart(disk, [disks[c.disk] for c in there if c.disk in disks])
             there.append(Copy(disk.pump, disk.id))
         # As if all candidates had joined, and the disk of this Pump had gone.
-        spare: Disk | None = disk
-        while len(there) < entry.copies and spare is not None:
+        candidate: Disk | None = disk
+        while len(there) < entry.copies and candidate is not None:
             asked = replace(entry, replicas=tuple(there))
-            spare = self._way.recruits.spare(asked, moves_to=disk.id)
-            there += [Copy(spare.pump, spare.id)] if spare is not None else []
+            candidate = self._peers.candidate(asked, moves_to=disk.id)
+            there += [Copy(candidate.pump, candidate.id)] if candidate is not None else []
         if len(there) < entry.copies_min:
             raise self._refusal(
                 f"would have {len(there)} of {entry.copies_min} copies on pump {disk.pump}, and"
@@ -259,7 +223,6 @@ class Moving:
         return disk, min(len(there), entry.copies)
 
     def _named(self, to: str, entry: LogEntry) -> Disk:
-        recruits = self._way.recruits
         if to == entry.primary.pump:
             raise self._refusal(f"is served by pump {to} already", "nothing is to be done")
         if to == self._node_id:
@@ -267,39 +230,38 @@ class Moving:
                 f"was moved to pump {entry.primary.pump}, and does not go back",
                 f"nothing is to be done: {to} begins again once every Drainer has all of it",
             )
-        disk = next((disk for disk in recruits.disks().values() if disk.pump == to), None)
+        disk = next((disk for disk in self._peers.disks.values() if disk.pump == to), None)
         if disk is None:
-            others = {d.pump for d in recruits.disks().values()} - {entry.primary.pump}
+            others = {d.pump for d in self._peers.disks.values()} - {entry.primary.pump}
             raise NeedsOperator(
                 f"there is no pump {to!r} that takes copies of logs now",
                 hint=f"those that do: {', '.join(sorted(others - {self._node_id})) or 'none'}",
                 code=Code.NODE_UNKNOWN,
             )
-        if disk.is_leaving:
+        if disk.is_draining:
             raise self._refusal(
                 f"cannot go to pump {to}, which is being emptied itself", "name another one"
             )
         return disk
 
     def _suggested(self, entry: LogEntry) -> Disk:
-        recruits = self._way.recruits
         if entry.primary.pump != self._node_id:
             raise self._refusal(
                 f"was moved already: pump {entry.primary.pump} serves it since epoch {entry.epoch}",
                 f"to move it on: penstock ctl move-log {self._node_id} --to PUMP",
             )
-        disks, leaving = recruits.disks(), recruits.leaving()
+        disks, draining = self._peers.disks, self._peers.draining
         for copy in entry.replicas:
-            is_whole = copy.first <= entry.needed
-            if is_whole and copy.disk in disks and copy.disk not in leaving:
+            is_complete = copy.first <= entry.needed
+            if is_complete and copy.disk in disks and copy.disk not in draining:
                 return disks[copy.disk]
-        found = recruits.spare(entry)
+        found = self._peers.candidate(entry)
         if found is None:
             raise self._refusal("has nowhere to go", "start one more Pump that takes copies")
         return found
 
     def _check_apart(self, disk: Disk, others: list[Disk]) -> None:
-        apart = self._way.recruits.apart
+        apart = self._peers.apart
         if not apart:
             return
         value = disk.labels.get(apart)
@@ -324,16 +286,16 @@ class Moving:
     # The steps of a move.
 
     async def _move(self, disk: Disk) -> None:
-        shipping, states, leaving = self._way.shipping, self._way.states, self._way.leaving
+        shipping, states, draining = self._shipping, self._states, self._draining
         before = states.state
-        was_leaving = leaving is not None and leaving.is_leaving
+        was_draining = draining is not None and draining.is_draining
         try:
             await asyncio.to_thread(shipping.move_to, disk.id)
-            await self._until_whole(disk)
+            await self._until_complete(disk)
             _whole()
-            if leaving is not None:  # This process ends, and its supervisor restarts it.
+            if draining is not None:  # This process ends, and its supervisor restarts it.
                 self.progress = "other Pumps are given the copies that are here"
-                await leaving.hand_over(self._way.leave_grace_s)
+                await draining.drain(self._leave_grace_s)
             if before is NodeState.ONLINE:
                 await states.enter(NodeState.PAUSING)
             _pausing()
@@ -343,16 +305,16 @@ class Moving:
         except GivenUp as error:
             self.progress = f"given up, the log stays: {coded(error)}"
             log.error("pump %s is not moved to pump %s: %s", self._node_id, disk.pump, error)
-            await self._stay(before, was_leaving=was_leaving)
+            await self._stay(before, was_draining=was_draining)
 
-    async def _until_whole(self, disk: Disk) -> None:
-        shipping = self._way.shipping
+    async def _until_complete(self, disk: Disk) -> None:
+        shipping = self._shipping
         while True:
             self._check_reached(disk)
-            whole = await asyncio.to_thread(lambda: shipping.staying_whole)
+            whole = await asyncio.to_thread(lambda: shipping.staying_complete)
             if disk.id in whole and len(whole) >= self._goal:
                 return
-            lacking = await asyncio.to_thread(shipping.lacks_bytes, disk.id)
+            lacking = await asyncio.to_thread(shipping.missing_bytes, disk.id)
             if disk.id in whole:
                 self.progress = f"{len(whole)} of {self._goal} Pumps beside this one have all of it"
             elif lacking is None:
@@ -362,20 +324,20 @@ class Moving:
             await asyncio.sleep(_TICK_S)
 
     async def _until_settled(self) -> None:
-        end_s = time.monotonic() + self._way.pause_grace_s
-        while (count := self._way.count_open()) > 0 and time.monotonic() < end_s:
+        end_s = time.monotonic() + self._pause_grace_s
+        while (count := self._count_open()) > 0 and time.monotonic() < end_s:
             self.progress = f"{count} open transactions have a moment for their Commits"
             await asyncio.sleep(_TICK_S)
 
     async def _give_away(self, disk: Disk) -> None:
-        shipping = self._way.shipping
+        shipping = self._shipping
         self._check_reached(disk)
         self.progress = f"pump {disk.pump} becomes the one that serves it"
         await asyncio.to_thread(shipping.give_away)
         end_s = time.monotonic() + _GIVEN_WITHIN_S
         while not shipping.over:
             self._check_reached(disk)
-            if disk.id not in await asyncio.to_thread(lambda: shipping.staying_whole):
+            if disk.id not in await asyncio.to_thread(lambda: shipping.staying_complete):
                 raise GivenUp(f"the copy on pump {disk.pump} was lost", code=Code.NODE_STATE)
             if time.monotonic() > end_s:
                 raise GivenUp(
@@ -385,18 +347,17 @@ class Moving:
         self.progress = f"pump {disk.pump} serves it"
 
     def _check_reached(self, disk: Disk) -> None:
-        known = self._way.recruits.disks().get(disk.id)
-        if known is None or known.is_leaving:
+        known = self._peers.disks.get(disk.id)
+        if known is None or known.is_draining:
             why = "does not run any more" if known is None else "is to be emptied itself"
             raise GivenUp(f"pump {disk.pump} {why}", code=Code.NODE_STATE)
 
-    async def _stay(self, before: NodeState, *, was_leaving: bool) -> None:
-        way = self._way
-        await asyncio.to_thread(way.shipping.move_to, "")
-        if way.states.state is NodeState.PAUSING and before is NodeState.ONLINE:
-            await way.states.enter(NodeState.ONLINE)
-        if way.leaving is not None:
+    async def _stay(self, before: NodeState, *, was_draining: bool) -> None:
+        await asyncio.to_thread(self._shipping.move_to, "")
+        if self._states.state is NodeState.PAUSING and before is NodeState.ONLINE:
+            await self._states.enter(NodeState.ONLINE)
+        if self._draining is not None:
             try:
-                await way.leaving.say(was_leaving)
+                await self._draining.set_draining(was_draining)
             except Retryable as error:
                 log.warning("the disk is still listed as one that leaves: %s", error)

@@ -1,4 +1,4 @@
-"""Take-over: starts a Pump on a local replica (failover) when the log's primary is silent.
+"""Failover: starts a Pump on a local replica when the log's primary is silent.
 
     silent ── listed as complete? ── not paused ── followed no more ── a Pump starts ── online
                                                                              │
@@ -22,10 +22,9 @@ import os
 import sys
 import time
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock import failpoints
 from penstock.cluster.log_entry import LogEntry
@@ -33,8 +32,9 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from pump.replication.claiming import refuse_unmarked
+from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link, foreign
-from pump.replication.replicas import Copies, CopyStatus
+from pump.replication.replicas import Replicas, ReplicaStatus
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)
@@ -54,21 +54,7 @@ that is not silent serves a new log of that name."""
 _STOPPED = (NodeState.PAUSED, NodeState.OFFLINE)
 
 
-class Surroundings(NamedTuple):
-    """The information that a failover needs."""
-
-    disk: str
-    entry: Callable[[str], LogEntry | None]
-    """The last seen entry of a log."""
-    state: Callable[[str], NodeState | None]
-    """The state of a Pump in etcd; paused only after a clean shutdown. Blocks, may be Retryable."""
-    start: Callable[[str, Path], Awaitable[Process]]
-    """Starts a Pump on the replica of a log in a folder; may raise `OSError`."""
-    leaving: Callable[[], Collection[str]] = frozenset
-    """The draining disks."""
-
-
-class StandIn:
+class StandbyProcess:
     """A warm standby process: has loaded a Pump's program, and waits for a replica to run on.
 
     Starting Python and loading a Pump takes a second, and several on a busy machine; all writers
@@ -84,7 +70,7 @@ class StandIn:
         self._arguments = arguments
         self.process: Process | None = None
         """The waiting process, which may have died."""
-        self._told = 0
+        self._sent = 0
 
     async def keep(self, lease: int = 0) -> None:
         """Start a process, unless one waits; raise `OSError` on failure.
@@ -93,46 +79,57 @@ class StandIn:
         the standby process revokes that lease.
         """
         if self.process is None or self.process.returncode is not None:
-            command = (sys.executable, "-m", "pump.stand_in", self._shown)
-            self.process, self._told = await create_subprocess_exec(*command, stdin=PIPE), 0
-        if lease != self._told:
+            command = (sys.executable, "-m", "pump.standby", self._shown)
+            self.process, self._sent = await create_subprocess_exec(*command, stdin=PIPE), 0
+        if lease != self._sent:
             parent = {"parent": os.getpid(), "lease": lease, "arguments": self._arguments}
-            await _tell(self.process, parent if lease else {})
-            self._told = lease
+            await _send(self.process, parent if lease else {})
+            self._sent = lease
 
     async def take(self, arguments: Sequence[str]) -> Process:
         """Return a Pump's process with these arguments; raise `OSError` on failure."""
-        await self.keep(self._told)
+        await self.keep(self._sent)
         process, self.process = self.process, None
         assert process is not None
         assert process.stdin is not None
-        await _tell(process, arguments)
+        await _send(process, arguments)
         process.stdin.close()
         return process
 
     async def close(self) -> None:
         process, self.process = self.process, None
         if process is not None and process.stdin is not None:
-            if self._told:
+            if self._sent:
                 with suppress(OSError):  # The process has died.
-                    await _tell(process, {})
+                    await _send(process, {})
             process.stdin.close()
             await process.wait()
 
 
-async def _tell(process: Process, what: object) -> None:
+async def _send(process: Process, what: object) -> None:
     assert process.stdin is not None
     process.stdin.write(json.dumps(what).encode() + b"\n")
     await process.stdin.drain()
 
 
-class TakeOvers:
+class Failovers:
     """Watches the primaries of the logs that this Pump has replicas of."""
 
-    def __init__(self, copies: Copies, surroundings: Surroundings, after_s: float) -> None:
-        """If `after_s` is 0, no log is taken over, but unneeded replicas are deleted."""
+    def __init__(
+        self,
+        copies: Replicas,
+        peers: Peers,
+        start: Callable[[str, Path], Awaitable[Process]],
+        *,
+        after_s: float,
+    ) -> None:
+        """`start` starts a Pump on the replica of a log in a folder; it may raise `OSError`.
+
+        If `after_s` is 0, no log is taken over, but unneeded replicas are deleted.
+        """
         self._copies = copies
-        self._around = surroundings
+        self._peers = peers
+        self._start_pump = start
         self._after_s = after_s
         self._heeds_s = time.monotonic()
         """Since when this process can hear primaries: its start, or the end of its last pause."""
@@ -141,7 +138,7 @@ class TakeOvers:
         """When a log was last followed again."""
         self._not_before_s: dict[str, float] = {}
         self._states: dict[str, tuple[float, NodeState | None]] = {}
-        self._said_foreign: dict[str, Link] = {}
+        self._reported_foreign: dict[str, Link] = {}
 
     @property
     def running(self) -> list[str]:
@@ -183,7 +180,7 @@ class TakeOvers:
             return
         if time.monotonic() < self._not_before_s.get(node_id, 0.0):
             return
-        entry = self._around.entry(node_id)
+        entry = self._peers.entry(node_id)
         is_taken = self._copies.is_taken(node_id)
         if entry is None or is_taken is None or self._is_locked(node_id):
             return
@@ -195,7 +192,7 @@ class TakeOvers:
 
     async def _act(self, node_id: str, entry: LogEntry) -> None:
         state = await self._state(node_id)
-        if self._around.entry(node_id) != entry:
+        if self._peers.entry(node_id) != entry:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
         if is_due and self._is_newer(node_id, entry):
@@ -213,8 +210,8 @@ class TakeOvers:
     def _is_foreign(self, node_id: str, entry: LogEntry) -> bool:
         """Return, and log, whether a replica has another history than the restored entry."""
         strange = foreign(entry, self._copies.links(node_id))
-        if strange is not None and self._said_foreign.get(node_id) != strange:
-            self._said_foreign[node_id] = strange
+        if strange is not None and self._reported_foreign.get(node_id) != strange:
+            self._reported_foreign[node_id] = strange
             log.error(
                 "the copy of pump %s has segment %d of epoch %d (id %06x), which is of another"
                 " history than epoch %d (id %06x) in etcd; was etcd restored? The copy stays [%s]",
@@ -224,28 +221,28 @@ class TakeOvers:
         return strange is not None
 
     def _reasons(self, node_id: str, entry: LogEntry) -> tuple[bool, bool, bool]:
-        is_primary = entry.primary.disk == self._around.disk
+        is_primary = entry.primary.disk == self._peers.own.disk
         is_due = not is_primary and self._is_due(node_id, entry)
         return is_primary, is_due, self._silence_s(node_id) > _UNNEEDED_S
 
     def _is_due(self, node_id: str, entry: LogEntry) -> bool:
         if not self._after_s or self._silence_s(node_id) <= self._after_s:
             return False
-        if not (self._is_newer(node_id, entry) or entry.may_claim(self._around.disk)):
+        if not (self._is_newer(node_id, entry) or entry.may_claim(self._peers.own.disk)):
             return False
-        leaving = self._around.leaving()
+        draining = self._peers.draining
         disks = [copy.disk for copy in (*entry.replicas, *entry.eligible)]
-        others = [disk for disk in disks if entry.may_claim(disk) and disk not in leaving]
-        if self._around.disk in leaving and others:
+        others = [disk for disk in disks if entry.may_claim(disk) and disk not in draining]
+        if self._peers.own.disk in draining and others:
             return False
-        disks.sort(key=lambda disk: disk in leaving)
-        turn = disks.index(self._around.disk) if self._around.disk in disks else len(disks)
+        disks.sort(key=lambda disk: disk in draining)
+        turn = disks.index(self._peers.own.disk) if self._peers.own.disk in disks else len(disks)
         wait_s = self._after_s * (1 + _TURN * turn)
         return self._silence_s(node_id) > wait_s
 
     def _is_newer(self, node_id: str, entry: LogEntry) -> bool:
         return self._is_foreign(node_id, entry) and (
-            self._copies.standing(node_id).epoch > entry.epoch
+            self._copies.status(node_id).epoch > entry.epoch
         )
 
     def _silence_s(self, node_id: str) -> float:
@@ -257,23 +254,23 @@ class TakeOvers:
         _due()
         try:
             self._refuse_older(node_id, entry)
-            self._check_whole(node_id, entry, await self._copies.close_one(node_id))
+            self._check_complete(node_id, entry, await self._copies.close_one(node_id))
             _let_go()
             log.warning("the log of pump %s is taken over: %s", node_id, why)
             folder = self._copies.folder(node_id)
-            self._started[node_id] = await self._around.start(node_id, folder)
+            self._started[node_id] = await self._start_pump(node_id, folder)
         except (PenstockError, OSError):
             await self._copies.open_one(node_id)
             raise
 
     def _refuse_older(self, node_id: str, entry: LogEntry) -> None:
         """Raise `NeedsOperator` if the replica ends before the log's mark in etcd."""
-        chain, disk = Chain(self._copies.links(node_id)), self._around.disk
+        chain, disk = Chain(self._copies.links(node_id)), self._peers.own.disk
         own = next((copy for copy in entry.copies_known if copy.disk == disk), None)
         if own is not None and chain.links:
             refuse_unmarked(node_id, own, chain, entry)
 
-    def _check_whole(self, node_id: str, entry: LogEntry, standing: CopyStatus) -> None:
+    def _check_complete(self, node_id: str, entry: LogEntry, standing: ReplicaStatus) -> None:
         """Raise `NeedsOperator` if the disk has less than the list says: files were deleted.
 
         A replica with a later epoch than the entry is accepted: the entry was restored, and the
@@ -307,7 +304,7 @@ class TakeOvers:
         """Return the state of a node, at most a second old."""
         asked_s, state = self._states.get(node_id, (float("-inf"), None))
         if time.monotonic() - asked_s > _STATE_EVERY_S:
-            state = await asyncio.to_thread(self._around.state, node_id)
+            state = await asyncio.to_thread(self._peers.state, node_id)
             self._states[node_id] = (time.monotonic(), state)
         return state
 

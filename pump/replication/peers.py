@@ -2,20 +2,21 @@
 
 The disks that a log's entry lists are read first, its primary's before the others, followed by all
 other registered disks. A disk that was removed from the list may be intact in the requested place,
-and its answer proves itself (`penstock/log/mending.py`).
+and its answer proves itself (`penstock/log/repair.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from google_crc32c import value
 
 from penstock.cluster.disks import Disk, spare_disk
 from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.http2.client.calls import unary
@@ -33,100 +34,106 @@ from pump.replication.protocol.messages import (
     encode_read,
 )
 
-
-class Recruits(NamedTuple):
-    """The disks that are candidates for more replicas."""
-
-    disks: Callable[[], Mapping[str, Disk]]
-    load: Callable[[], Mapping[str, int]]
-    """The number of replicas on each disk."""
-    apart: str
-    """The label in which replicas must differ; empty for none."""
-
-    def leaving(self) -> set[str]:
-        return {disk.id for disk in self.disks().values() if disk.is_leaving}
-
-    def spare(
-        self,
-        entry: LogEntry,
-        *,
-        shunned: Collection[str] = (),
-        moves_to: str = "",
-    ) -> Disk | None:
-        """Return the disk for the next replica of a log, None if no disk is suitable.
-
-        A disk that had a replica before is preferred. The disk that the log `moves_to` comes before
-        it, and the primary's own disk is then not counted as staying.
-        """
-        disks, leaving = self.disks(), self.leaving()
-        listed = [copy.disk for copy in (entry.primary, *entry.replicas)]
-        barred = {*listed, *leaving, *shunned}
-        if moves_to in disks and moves_to not in (*listed, *leaving):
-            return disks[moves_to]
-        for copy in entry.eligible:
-            if copy.disk in disks and copy.disk not in barred:
-                return disks[copy.disk]
-        stay = [] if moves_to else listed[:1]
-        stay += [disk for disk in listed[1:] if disk not in leaving]
-        return spare_disk(disks.values(), stay, barred=barred, apart=self.apart, load=self.load())
-
-
 _CONNECT_S = 1.0
 _ANSWER_S = 5.0
 _SEEN_S = 1.0
 """A start does not wait for a slow disk, which may be the one that failed."""
 
 
-class Around(NamedTuple):
-    """The information needed to ask other disks."""
+class Peers:
+    """The logs, the disks and the Pumps of a cluster, as last seen in etcd."""
 
-    cluster_id: int
-    disk: str
-    """This Pump's disk."""
-    tls: Tls | None
-    entry: Callable[[str], LogEntry | None]
-    """The last seen entry of a log."""
-    disks: Callable[[], Mapping[str, Disk]]
-    """The current addresses of disks."""
+    def __init__(
+        self,
+        cluster_id: int,
+        own: Copy,
+        *,
+        registry: Registry | None = None,
+        tls: Tls | None = None,
+        apart: str = "",
+    ) -> None:
+        """`own` names this Pump and its disk.
 
+        `apart` is the label in which the replicas of a log must differ; empty for none.
+        """
+        self.cluster_id = cluster_id
+        self.own = own
+        self.tls = tls
+        self.apart = apart
+        self._registry = registry
+        self.logs: Mapping[str, LogEntry] = {}
+        """The entries of all logs, by the names of their Pumps."""
+        self.disks: Mapping[str, Disk] = {}
+        """The disks whose Pumps run, by id."""
 
-class OtherDisks:
-    """The disks of other Pumps."""
+    @property
+    def draining(self) -> set[str]:
+        return {disk.id for disk in self.disks.values() if disk.is_draining}
 
-    def __init__(self, around: Around) -> None:
-        self._around = around
+    def entry(self, node_id: str) -> LogEntry | None:
+        """Return the last seen entry of a Pump's log."""
+        return self.logs.get(node_id)
+
+    def state(self, node_id: str) -> NodeState | None:
+        """Return the state of a Pump, asking etcd; None for a Pump that died while it started.
+
+        etcd also lists such a Pump as paused, but a clean shutdown leaves a last word. May be
+        `Retryable`.
+        """
+        assert self._registry is not None
+        status = self._registry.get(NodeKind.PUMP, node_id)
+        if status is None:
+            return None
+        if status.state is NodeState.PAUSED and node_id not in self._registry.last_words():
+            return None
+        return status.state
+
+    def candidate(
+        self, entry: LogEntry, *, excluded: Collection[str] = (), moves_to: str = ""
+    ) -> Disk | None:
+        """Return the disk for the next replica of a log, None if no disk is suitable.
+
+        A disk that had a replica before is preferred. The disk that the log `moves_to` comes before
+        it, and the primary's own disk is then not counted as staying.
+        """
+        disks, draining = self.disks, self.draining
+        listed = [copy.disk for copy in (entry.primary, *entry.replicas)]
+        barred = {*listed, *draining, *excluded}
+        if moves_to in disks and moves_to not in (*listed, *draining):
+            return disks[moves_to]
+        for copy in entry.eligible:
+            if copy.disk in disks and copy.disk not in barred:
+                return disks[copy.disk]
+        stay = [] if moves_to else listed[:1]
+        stay += [disk for disk in listed[1:] if disk not in draining]
+        load = Counter(copy.disk for other in self.logs.values() for copy in other.replicas)
+        return spare_disk(disks.values(), stay, barred=barred, apart=self.apart, load=load)
 
     @contextmanager
-    def of(self, node_id: str) -> Iterator[list[OtherDisk]]:
-        """Yield the disks that may have a Pump's log, best first, without asking any."""
+    def sources(self, node_id: str) -> Iterator[list[PeerDisk]]:
+        """Yield the other disks that may have a Pump's log, best first, without asking any."""
         with ExitStack() as stack:
             yield [
-                stack.enter_context(
-                    closing(
-                        OtherDisk(
-                            disk, self._around, Name(self._around.cluster_id, node_id, disk.id)
-                        )
-                    )
-                )
+                stack.enter_context(closing(PeerDisk(disk, self, node_id)))
                 for disk in self._in_order(node_id)
             ]
 
     def _in_order(self, node_id: str) -> list[Disk]:
-        entry, disks = self._around.entry(node_id), dict(self._around.disks())
-        disks.pop(self._around.disk, None)
+        entry, disks = self.entry(node_id), dict(self.disks)
+        disks.pop(self.own.disk, None)
         listed = () if entry is None else entry.copies_known
         first = [disks.pop(copy.disk) for copy in listed if copy.disk in disks]
         return [*first, *(disk for _, disk in sorted(disks.items()))]
 
 
-class OtherDisk:
+class PeerDisk:
     """One other disk; it is connected on the first request, and never again after a failure."""
 
-    def __init__(self, disk: Disk, around: Around, name: Name) -> None:
+    def __init__(self, disk: Disk, peers: Peers, node_id: str) -> None:
         self._disk = disk
         self.pump = disk.pump
-        self._around = around
-        self._name = name
+        self._tls = peers.tls
+        self._name = Name(peers.cluster_id, node_id, disk.id)
         self._channel: Channel | None = None
         self._failed: Retryable | None = None
         self._answer_s = _ANSWER_S
@@ -212,7 +219,7 @@ class OtherDisk:
 
     def _read(self, wanted: Stretch) -> bytes:
         if self._channel is None:
-            channel = Channel(self._disk.host, self._around.tls)
+            channel = Channel(self._disk.host, self._tls)
             channel.connect(_CONNECT_S)
             self._channel = channel
         request = encode_read(self._name, wanted)

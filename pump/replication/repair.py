@@ -14,15 +14,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError
-from penstock.log.closed_log import ClosedLog
 from penstock.log.files import Files
-from penstock.log.mending import Damage, Donor, Mended, Patch, Salvaged, find_damage, mend
+from penstock.log.repair import (
+    ClosedLog,
+    Damage,
+    Donor,
+    Patch,
+    Repaired,
+    Salvaged,
+    find_damage,
+    repair_segment,
+)
 from penstock.log.segment import BEGIN, Segment
-from penstock.log.segments import Place
+from penstock.log.segments import Place, Segments
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +46,15 @@ class Repairs:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: dict[tuple[str, int], str] = {}
-        self.mended_bytes = 0
-        self.mended_places = 0
+        self.repaired_bytes = 0
+        self.repaired_places = 0
         """The number of repairs: one for each segment and occasion."""
 
-    def note(self, path: Path, found: Mended) -> None:
+    def note(self, path: Path, found: Repaired) -> None:
         if found.put_back:
             with self._lock:
-                self.mended_bytes += found.put_back
-                self.mended_places += 1
+                self.repaired_bytes += found.put_back
+                self.repaired_places += 1
             log.warning(
                 "%s: %d damaged bytes were put back from another disk [%s]",
                 *(path, found.put_back, Code.SEGMENT_DAMAGED),
@@ -86,7 +94,7 @@ class Remedy(NamedTuple):
     """The other disks that may have the log of a Pump."""
 
 
-class ClosedMender:
+class ClosedLogRepair:
     """Repairs a log that cannot be opened, one segment for each damage that the opening names."""
 
     def __init__(
@@ -110,7 +118,7 @@ class ClosedMender:
         self._sources = sources
         self._catching_up = catching_up
         self._not_before_s = 0.0
-        self._unmended: tuple[str, int] | None = None
+        self._unrepaired: tuple[str, int] | None = None
         """The damage that the last attempt could not repair."""
         self._hopeless: tuple[str, int] | None = None
 
@@ -127,7 +135,7 @@ class ClosedMender:
             catching_up = self._catching_up()
             with self._sources() as sources:
                 closed = ClosedLog(self._files, self._folder, catching_up)
-                found = closed.mend(int(path.stem), list(sources))
+                found = closed.repair(int(path.stem), list(sources))
         except (PenstockError, OSError) as error:
             log.error("%s cannot be mended: %s", path, error)
             return False
@@ -135,26 +143,17 @@ class ClosedMender:
         if not found.put_back:
             self._not_before_s = time.monotonic() + self._again_s
         place = None if found.put_back else (damage.path, damage.offset)
-        self._hopeless = place if place == self._unmended else None
-        self._unmended = place
+        self._hopeless = place if place == self._unrepaired else None
+        self._unrepaired = place
         return found.put_back > 0
 
 
-class OpenLog(Protocol):
-    """The parts of a storage's log that repairs use (`penstock.log.segments.Segments`)."""
-
-    def find(self, number: int) -> Segment | None: ...
-
-    @property
-    def end(self) -> Place: ...
-
-
-class OwnMender:
+class OwnLogRepair:
     """Repairs the open log that this process is the primary of."""
 
     def __init__(
         self,
-        own_log: OpenLog,
+        own_log: Segments,
         files: Files,
         repairs: Repairs,
         *,
@@ -184,21 +183,21 @@ class OwnMender:
             segment = self._log.find(number)
             if segment is None:
                 return False
-            found = self._mended(segment, None)
+            found = self._repaired(segment, None)
             if found.left:
                 self._not_before_s[number] = time.monotonic() + _NOT_AGAIN_S
             return bool(found.put_back) or not found.left
 
-    def mend(self, segment: Segment, damages: Iterable[Damage]) -> None:
+    def repair(self, segment: Segment, damages: Iterable[Damage]) -> None:
         with self._lock:
-            self._mended(segment, damages)
+            self._repaired(segment, damages)
 
-    def _mended(self, segment: Segment, damages: Iterable[Damage] | None) -> Mended:
+    def _repaired(self, segment: Segment, damages: Iterable[Damage] | None) -> Repaired:
         try:
             file = self._files.open(segment.path, writable=True)
         except OSError as error:
             log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.DISK_FAILING)
-            return Mended(0, (Damage(0, BEGIN, str(error)),))
+            return Repaired(0, (Damage(0, BEGIN, str(error)),))
 
         def write(patch: Patch) -> None:
             file.write([patch.data], patch.offset)
@@ -210,14 +209,14 @@ class OwnMender:
                 damages = find_damage(salvaged, 0, end, segment.seed)
             damages = [damage for damage in damages if damage.end <= end]
             with self._sources() as sources:
-                found = mend(
+                found = repair_segment(
                     *(salvaged, segment.number, segment.seed, damages),
                     sources=sources,
                     write=write,
                 )
         except OSError as error:
             log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.LOG_WRITE_FAILED)
-            return Mended(0, (Damage(0, BEGIN, str(error)),))
+            return Repaired(0, (Damage(0, BEGIN, str(error)),))
         finally:
             file.close()
         self._repairs.note(segment.path, found)

@@ -1,9 +1,9 @@
-"""Followed log: one replica of a log on this disk, written as its primary requests.
+"""Replica log: one replica of a log on this disk, written as its primary requests.
 
-It checks a request, asks `Replica` for the actions, and does them on a `CopiedLog`, in order. After
-a failure, the next request reopens the folder, and with it `Replica`, because the result of a
-failed write is unknown. The primary hears of every request that is only partly carried out. It has
-no thread and no clock.
+It checks a request, asks `Replica` for the actions, and does them on its `ReplicaSegments`, in
+order. After a failure, the next request reopens the folder, and with it `Replica`, because the
+result of a failed write is unknown. The primary hears of every request that is only partly carried
+out. It has no thread and no clock.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 import secrets
 from pathlib import Path
-from typing import Protocol
 
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, Retryable
-from penstock.log.copied_log import CopiedLog, OlderSegment, received_head, set_aside
 from penstock.log.files import Files
-from penstock.log.mending import Patch
+from penstock.log.repair import Patch
+from penstock.log.replica import OlderSegment, ReplicaSegments, received_head, set_aside
 from penstock.log.segment import BEGIN, Segment
 from pump.replication.protocol.chain import Chain, Link
 from pump.replication.protocol.messages import (
@@ -38,6 +37,7 @@ from pump.replication.protocol.messages import (
     WriteBefore,
 )
 from pump.replication.protocol.replica import Replica
+from pump.replication.repair import ClosedLogRepair
 
 log = logging.getLogger(__name__)
 _written = failpoints.point("copies.copy.written")
@@ -50,35 +50,17 @@ DAMAGED_FOLDER = "damaged"
 """Beside `log`: the remains of a replica that was re-initialised since."""
 
 
-class Mender(Protocol):
-    """Repairs the folder of a replica that cannot be opened."""
-
-    def __call__(self, damage: Corrupt) -> bool:
-        """Return whether anything was repaired, so that the opening may get further."""
-
-    def is_hopeless(self, damage: Corrupt) -> bool:
-        """Return whether the other disks were asked and lack the missing data."""
-
-
-class _NoMender:
-    def __call__(self, damage: Corrupt) -> bool:
-        return False
-
-    def is_hopeless(self, damage: Corrupt) -> bool:
-        return True
-
-
-class FollowedLog:
+class ReplicaLog:
     """The replica in the folder `log`; for one thread at a time, except `links`."""
 
-    def __init__(self, folder: Path, files: Files, mender: Mender | None = None) -> None:
-        """The `mender` is notified of damage that prevents opening the folder."""
+    def __init__(self, folder: Path, files: Files, repair: ClosedLogRepair | None = None) -> None:
+        """`repair` is called for damage that prevents opening the folder."""
         self.folder = folder
         self.files = files
         self.problem = ""
         """The damage that was reported to the primary; empty once the folder was opened."""
-        self._mender = mender or _NoMender()
-        self._log: CopiedLog | None = None
+        self._repair = repair
+        self._log: ReplicaSegments | None = None
         self._replica = Replica(Chain())
 
     @property
@@ -99,12 +81,12 @@ class FollowedLog:
         tried: set[tuple[str, int]] = set()
         while self._log is None:
             try:
-                self._log = CopiedLog.open(self.folder, files=self.files)
+                self._log = ReplicaSegments.open(self.folder, files=self.files)
                 self._replica = Replica(Chain(Link(*link) for link in self._log.links()))
                 self.problem = ""
             except Corrupt as damage:
                 place = (damage.path, damage.offset)
-                if place in tried or not self._mender(damage):
+                if place in tried or self._repair is None or not self._repair(damage):
                     raise
                 tried.add(place)
 
@@ -159,7 +141,7 @@ class FollowedLog:
 
     def _note_damage(self, damage: Corrupt) -> None:
         """Number damage that no other disk repairs; the number stays until the folder opens."""
-        if self._mender.is_hopeless(damage):
+        if self._repair is None or self._repair.is_hopeless(damage):
             self.problem = str(damage)
             if not self._replica.damage:
                 self._replica = Replica(Chain(), secrets.randbits(62) + 1)
@@ -197,7 +179,7 @@ class FollowedLog:
         aside = self.folder.with_name(DAMAGED_FOLDER)
         count, size = set_aside(self.files, self.folder, aside)
         _set_aside()
-        self._log = CopiedLog.open(self.folder, files=self.files)
+        self._log = ReplicaSegments.open(self.folder, files=self.files)
         log.warning(
             "%s: this copy begins again; its %d files, %d bytes, are set aside in %s: %s [%s]",
             *(self.folder, count, size, aside, self.problem, Code.SEGMENT_DAMAGED),

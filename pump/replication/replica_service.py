@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -19,16 +19,15 @@ from penstock.pb import penstock_pb2 as pb
 from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     Answer,
-    Followed,
     Name,
     Prepend,
-    Stretch,
     decode_read,
     decode_request,
     encode_answer,
     encode_bytes,
     link_of,
 )
+from pump.replication.replicas import Replicas
 from pump.service.admission import invalid, undecodable
 from pump.service.grpc_server import abort, add_service, status_of
 
@@ -43,25 +42,10 @@ _SILENCE_S_MAX = 60.0
 """The time-out for the next piece of a segment; a live primary sends it without delay."""
 
 
-class FollowedLogs(Protocol):
-    """The replicas of other Pumps' logs; see `pump/replication/replicas.py`."""
-
-    def begin(
-        self, name: Name, request: Followed, data: bytes
-    ) -> Answer | asyncio.Future[Answer] | None:
-        """Start to execute a request; return the answer if it is known immediately."""
-
-    async def prepend(
-        self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]
-    ) -> Answer: ...
-
-    async def read(self, name: Name, wanted: Stretch) -> bytes: ...
-
-
 class ReplicaService:
     """The handlers of `penstock.Replica`."""
 
-    def __init__(self, logs: FollowedLogs) -> None:
+    def __init__(self, logs: Replicas) -> None:
         self._logs = logs
 
     def add_to(self, server: Any) -> None:

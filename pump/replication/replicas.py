@@ -1,10 +1,10 @@
-"""Copies: the replicas that this Pump keeps of other logs, each followed by its own thread.
+"""Replicas: those that this Pump keeps of other logs, each written by its own thread.
 
     copies/pump-1/          the log of pump-1; the folder's name is its node id, quoted as in a URL
         .node .cluster      as in the data folder of a Pump, so that a failover can use it
         .disk               this Pump's, for the replica is on the same disk
         .lock               held while the log is followed
-        log/                the replica, see penstock/log/copied_log.py
+        log/                the replica, see penstock/log/replica.py
         damaged/            remains of a replica that no disk could repair and that restarted
 
 Requests for a log are carried out in order, by a thread that does nothing else. A sync takes
@@ -37,9 +37,9 @@ from urllib.parse import quote, unquote
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.log.copied_log import OlderSegment, read_mark
 from penstock.log.files import OsFiles, sync_folder
-from penstock.log.mending import Damage, Patch, Salvaged, mend
+from penstock.log.repair import Damage, Patch, Salvaged, repair_segment
+from penstock.log.replica import OlderSegment, read_mark
 from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
 from pump.cluster.identity import mark_copy
@@ -52,32 +52,32 @@ from pump.replication.protocol.messages import (
     Name,
     Prepend,
     Refusal,
+    ReplicaState,
     SignOfLife,
-    Standing,
     Stretch,
 )
-from pump.replication.repair import ClosedMender, Remedy, Repairs, no_sources
-from pump.replication.replica_log import DAMAGED_FOLDER, FollowedLog, Mender
+from pump.replication.repair import ClosedLogRepair, Remedy, Repairs, no_sources
+from pump.replication.replica_log import DAMAGED_FOLDER, ReplicaLog
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 
 log = logging.getLogger(__name__)
 
-COPIES_FOLDER = "copies"
+REPLICAS_FOLDER = "copies"
 _DROPPED = "+dropped"
 """Suffix of the name of a folder that is being deleted; no quoted node id has a plus."""
 _EPOCH_MAX = (1 << 32) - 2
 """The largest epoch that fits in a segment's header."""
 _WAITING_MAX = 16
 """Requests for one log. A primary has one in progress, plus one for each connection."""
-_MENDED_AGAIN_S = 3.0
+_REPAIR_AGAIN_S = 3.0
 """The delay before asking other disks again for missing bytes; the second attempt decides."""
 _FILES = OsFiles()
 
 _Result = TypeVar("_Result")
 
 
-class CopyStatus(NamedTuple):
+class ReplicaStatus(NamedTuple):
     """The status of one replica, for status pages."""
 
     first: int
@@ -89,13 +89,13 @@ class CopyStatus(NamedTuple):
     """The reason why the last request failed; empty if it succeeded."""
 
 
-class _Copy:
+class _Replica:
     """One replica: its folder, its thread, and the last time that its primary made a request."""
 
-    def __init__(self, node_id: str, folder: Path, mender: Mender) -> None:
+    def __init__(self, node_id: str, folder: Path, repair: ClosedLogRepair) -> None:
         self.node_id = node_id
         self.folder = folder
-        self.log = FollowedLog(folder / "log", _FILES, mender)
+        self.log = ReplicaLog(folder / "log", _FILES, repair)
         self.thread = ThreadPoolExecutor(1, "pump-copy")
         self.waiting = 0
         self.heard_s: float | None = None
@@ -137,7 +137,7 @@ class _Copy:
             sync_folder(self.folder)
         self._may_have_index = False
 
-    def open_whole(self) -> None:
+    def open_complete(self) -> None:
         """Open the log unless it is open; raise `Corrupt` if one of its files was deleted."""
         self.log.open()
         for link in self.log.links:
@@ -167,7 +167,7 @@ class _Copy:
         sync_folder(dropped.parent)
 
 
-class Copies:
+class Replicas:
     """All replicas of other Pumps' logs in one data folder; for one event loop."""
 
     def __init__(
@@ -179,21 +179,26 @@ class Copies:
         disk: str,
         clock: Callable[[], float] = time.monotonic,
         remedy: Remedy | None = None,
+        epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX,
+        reserve: Reserve | None = None,
     ) -> None:
-        """Without a `remedy`, corruption is only reported."""
+        """Without a `remedy`, corruption is only reported.
+
+        `epoch_listed` returns the epoch of a log's entry in etcd; None without an entry: no replica
+        is started. `reserve` is the part of the volume that replicas leave free; None lets them
+        fill the volume.
+        """
         self.takes_own: bool | None = None
         """Whether a replica of the own log is accepted; None until that log's primary is known."""
-        self.epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX
-        """The epoch of a log's entry in etcd; None without an entry: no replica is started."""
-        self.reserve: Reserve | None = None
-        """The part of the volume that replicas leave free; None lets them fill the volume."""
+        self._epoch_listed = epoch_listed
+        self._reserve = reserve
         self._remedy = remedy or Remedy(Repairs(), no_sources)
-        self._folder = data_folder / COPIES_FOLDER
+        self._folder = data_folder / REPLICAS_FOLDER
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._disk = disk
         self._clock = clock
-        self._copies: dict[str, _Copy] = {}
+        self._copies: dict[str, _Replica] = {}
         self._is_closed = False
         self._drafts = itertools.count()
         # One thread, so that a step with a draft is complete before the next step starts.
@@ -230,14 +235,14 @@ class Copies:
         for thread in (self._draft_thread, *(copy.thread for copy in copies)):
             thread.shutdown(wait=False)
 
-    def _add(self, node_id: str) -> _Copy:
+    def _add(self, node_id: str) -> _Replica:
         folder = self._folder / _folder_name(node_id)
-        mender = ClosedMender(
+        repair = ClosedLogRepair(
             *(folder / "log", _FILES, self._remedy.repairs, partial(self._remedy.sources, node_id)),
             catching_up=partial(read_mark, _FILES, folder / "log"),
-            again_s=_MENDED_AGAIN_S,
+            again_s=_REPAIR_AGAIN_S,
         )
-        copy = self._copies[node_id] = _Copy(node_id, folder, mender)
+        copy = self._copies[node_id] = _Replica(node_id, folder, repair)
         return copy
 
     # Requests of a primary.
@@ -258,7 +263,7 @@ class Copies:
         if copy is None:
             if isinstance(request, SignOfLife):
                 return None
-            if self.epoch_listed(name.node_id) is None:
+            if self._epoch_listed(name.node_id) is None:
                 raise Retryable(
                     f"etcd lists no copies of a log of {name.node_id}", code=Code.COPY_NOT_FOLLOWED
                 )
@@ -276,7 +281,7 @@ class Copies:
         """Store a whole older segment while live groups continue; raises as `follow` does."""
         copy = self._asked(name)
         if copy is None:
-            return Standing(request.epoch, ())
+            return ReplicaState(request.epoch, ())
         if refusal := self._heard(copy, request.epoch):
             return refusal
         self._check_room(request.link.end, is_new=True)
@@ -294,7 +299,7 @@ class Copies:
                 await aside(older.drop)
 
     def _aside(
-        self, copy: _Copy, work: Callable[..., _Result], *arguments: Any
+        self, copy: _Replica, work: Callable[..., _Result], *arguments: Any
     ) -> asyncio.Future[_Result]:
         """Work on a draft in its thread; `Retryable` once this Pump stops."""
         if self._is_closed:
@@ -311,7 +316,7 @@ class Copies:
         return tuple(map(self._facts_of, self.names()))
 
     def _facts_of(self, node_id: str) -> KeptReplica:
-        copy, aside = self.standing(node_id), self.folder(node_id) / DAMAGED_FOLDER
+        copy, aside = self.status(node_id), self.folder(node_id) / DAMAGED_FOLDER
         text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
         set_aside = f"set aside in {aside}; delete it once no Pump has damaged_places"
         return KeptReplica(
@@ -341,11 +346,11 @@ class Copies:
         """
         return self._copies[node_id].heard_s
 
-    def standing(self, node_id: str) -> CopyStatus:
+    def status(self, node_id: str) -> ReplicaStatus:
         copy = self._copies[node_id]
         links = copy.log.links
         end = Place(links[-1].number, links[-1].end) if links else None
-        return CopyStatus(
+        return ReplicaStatus(
             links[0].number if links else 0,
             end,
             links[-1].epoch if links else 0,
@@ -362,7 +367,7 @@ class Copies:
         copy = self._copies.get(node_id)
         return [] if copy is None else copy.log.segments()
 
-    def mend(self, node_id: str, segment: Segment, damages: Sequence[Damage]) -> None:
+    def repair(self, node_id: str, segment: Segment, damages: Sequence[Damage]) -> None:
         """Repair damage in a replica with bytes of other disks; needs a separate thread.
 
         The fetched bytes are written between two requests of the primary, so the primary's
@@ -383,7 +388,7 @@ class Copies:
         file = _FILES.open(segment.path)
         try:
             with self._remedy.sources(node_id) as sources:
-                found = mend(
+                found = repair_segment(
                     *(Salvaged(file), segment.number, segment.seed, damages),
                     sources=sources,
                     write=write,
@@ -392,7 +397,7 @@ class Copies:
             file.close()
         self._remedy.repairs.note(segment.path, found)
 
-    async def close_one(self, node_id: str) -> CopyStatus:
+    async def close_one(self, node_id: str) -> ReplicaStatus:
         """Stop following a log and release its folder, so that a Pump can run on it.
 
         Returns the replica's status; all of its data is on the disk by then. Raises any error of
@@ -401,8 +406,8 @@ class Copies:
         copy = self._copies[node_id]
         copy.is_closed = True
         try:
-            await self._in_turn(copy, copy.open_whole)
-            return self.standing(node_id)
+            await self._in_turn(copy, copy.open_complete)
+            return self.status(node_id)
         finally:
             await asyncio.get_running_loop().run_in_executor(copy.thread, copy.let_go)
 
@@ -457,7 +462,7 @@ class Copies:
                 code=Code.COPY_OTHER_DISK,
             )
 
-    def _asked(self, name: Name) -> _Copy | None:
+    def _asked(self, name: Name) -> _Replica | None:
         """Return the addressed replica, None if there is none; raise if it must not be served."""
         self._check(name)
         if not self.is_taken(name.node_id):
@@ -477,7 +482,7 @@ class Copies:
             raise _not_followed(name.node_id)
         return copy
 
-    def _heard(self, copy: _Copy, epoch: int) -> Refusal | None:
+    def _heard(self, copy: _Replica, epoch: int) -> Refusal | None:
         """Record a request of a primary, or return the refusal for a fenced primary.
 
         An epoch is promised only if etcd may list it by now. A primary has won its epoch in etcd,
@@ -486,7 +491,7 @@ class Copies:
         """
         if epoch < copy.log.promised:
             return Refusal(copy.log.promised)
-        listed = self.epoch_listed(copy.node_id)
+        listed = self._epoch_listed(copy.node_id)
         if listed is not None and epoch > listed + 1:
             raise Retryable(
                 f"a primary of epoch {epoch} asks for the copy of {copy.node_id}, but etcd lists"
@@ -497,10 +502,10 @@ class Copies:
         return None
 
     def _check_room(self, wanted_bytes: int, *, is_new: bool) -> None:
-        if self.reserve is not None:
-            self.reserve.check_copy(wanted_bytes, is_new=is_new)
+        if self._reserve is not None:
+            self._reserve.check_copy(wanted_bytes, is_new=is_new)
 
-    def _answered(self, copy: _Copy, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
+    def _answered(self, copy: _Replica, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
         if copy.is_closed:  # Closed since the request came.
             raise _not_followed(copy.node_id)
         if copy.waiting >= _WAITING_MAX:
@@ -515,7 +520,7 @@ class Copies:
 
         return self._in_turn(copy, followed)
 
-    def _in_turn(self, copy: _Copy, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    def _in_turn(self, copy: _Replica, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Do `work` in the replica's thread, with its folder held, after all earlier work."""
         copy.waiting += 1
         loop = asyncio.get_running_loop()
@@ -523,7 +528,7 @@ class Copies:
         done.add_done_callback(partial(_note_done, copy))
         return done
 
-    def _held(self, copy: _Copy, work: Callable[[], _Result]) -> _Result:
+    def _held(self, copy: _Replica, work: Callable[[], _Result]) -> _Result:
         try:
             copy.hold(
                 partial(
@@ -535,7 +540,7 @@ class Copies:
             raise Retryable(f"{copy.folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
 
 
-def _note_done(copy: _Copy, done: asyncio.Future[_Result]) -> None:
+def _note_done(copy: _Replica, done: asyncio.Future[_Result]) -> None:
     copy.waiting -= 1
     error = None if done.cancelled() else done.exception()
     if error is None and not done.cancelled():

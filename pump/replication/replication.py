@@ -16,13 +16,11 @@ import os
 import shutil
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock import failpoints
 from penstock.cluster.disks import Disk, Disks, Offered
@@ -46,25 +44,24 @@ from pump.cluster.membership import Membership
 from pump.config import PumpConfig
 from pump.replication.claiming import (
     Claimed,
-    Displaced,
-    Former,
+    Fenced,
+    PreviousLog,
     Unseen,
     Wanted,
-    begin_again,
     claim,
     is_nowhere,
     is_out_of,
     refuse_gone,
     refuse_older,
     refuse_other_history,
+    reinitialise,
 )
-from pump.replication.draining import Leaving, Moving, Way
-from pump.replication.failover import StandIn, Surroundings, TakeOvers, arguments_for
-from pump.replication.peers import Around, OtherDisks, Recruits
+from pump.replication.draining import Draining, Moving
+from pump.replication.failover import Failovers, StandbyProcess, arguments_for
+from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link, Seen
-from pump.replication.repair import ClosedMender, OwnMender, Remedy, Repairs
-from pump.replication.replicas import COPIES_FOLDER, Copies
-from pump.replication.shipper import Lines
+from pump.replication.repair import ClosedLogRepair, OwnLogRepair, Remedy, Repairs
+from pump.replication.replicas import REPLICAS_FOLDER, Replicas
 from pump.replication.shipping import Shipping
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
@@ -79,112 +76,123 @@ _LOOK_EVERY_S = 2.0
 _PURGE_EVERY_S = 3600.0
 
 
-class Cluster(NamedTuple):
-    """The list of a log's replicas, and the connections to other Pumps."""
-
-    etcd: EtcdClient
-    cluster_id: int
-    tls: Tls | None
-
-
 class Replication:
     """The parts of a Pump for replication; none if its log has one copy and never had more.
 
     Open it with `Replication.open`.
     """
 
-    def __init__(self, config: PumpConfig, identity: Identity, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        config: PumpConfig,
+        identity: Identity,
+        etcd: EtcdClient,
+        cluster_id: int,
+        tls: Tls | None,
+    ) -> None:
         self._config = config
         self._node_id = identity.node_id
-        self._cluster = cluster
-        self._entries = LogEntries(cluster.etcd)
-        self._registry = Registry(cluster.etcd)
+        self._etcd = etcd
+        self._entries = LogEntries(etcd)
+        self._registry = Registry(etcd)
         self._wanted = Wanted(config.copies, config.copies_needed)
-        self._pump = config.taken_over_by or identity.node_id
         self._identity = identity
-        self._disk = ""
-        self._disks: Mapping[str, Disk] = {}
-        self._logs: Mapping[str, LogEntry] = {}
-        self._offered: Offered | None = None
-        self._recruits = Recruits(
-            disks=lambda: self._disks,
-            load=lambda: copies_by_disk(self._logs),
+        # It takes part if `copies` is above one, or was once: then the log is listed.
+        is_listed = has_disk_id(config.data_dir) or self._entries.read(identity.node_id)
+        self._disk = kept_disk_id(config.data_dir) if config.copies > 1 or is_listed else ""
+        self._own = Copy(config.taken_over_by or identity.node_id, self._disk)
+        self.peers = Peers(
+            *(cluster_id, self._own),
+            registry=self._registry,
+            tls=tls,
             apart=config.copies_apart,
         )
-        self.leaving: Leaving | None = None
+        self._offered: Offered | None = None
+        self.draining: Draining | None = None
         """Drains the replicas that are here; None while the disk is not offered."""
-        self.followed: Copies | None = None
+        self.followed: Replicas | None = None
         """The replicas of other logs; None until they are accepted."""
-        self._takeovers: TakeOvers | None = None
+        self._failovers: Failovers | None = None
         self.repairs = Repairs()
-        self.mender: OwnMender | None = None
+        self.own_repair: OwnLogRepair | None = None
         """Repairs the own log, once it is shipped."""
-        self._stand_in: StandIn | None = None
+        self._standby: StandbyProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watches: list[Cancellable] = []
 
     @classmethod
-    def open(cls, config: PumpConfig, identity: Identity, cluster: Cluster) -> Replication:
-        """Start to accept replicas, if this Pump takes part in replication; Retryable without etcd.
+    def open(
+        cls,
+        config: PumpConfig,
+        identity: Identity,
+        etcd: EtcdClient,
+        cluster_id: int,
+        tls: Tls | None,
+    ) -> Replication:
+        """Watch the logs and disks, if this Pump takes part in replication.
 
-        It takes part if `copies` is above one, or was once: then the log is listed.
+        Raises `Retryable` without etcd.
         """
-        opened = cls(config, identity, cluster)
-        is_listed = has_disk_id(config.data_dir) or opened._entries.read(identity.node_id)
-        if config.copies > 1 or is_listed:
+        opened = cls(config, identity, etcd, cluster_id, tls)
+        if opened._disk:
             try:
-                opened._begin()
+                opened._watch()
             except BaseException:
                 opened.close()
                 raise
         return opened
 
-    def _begin(self) -> None:
-        self._disk = kept_disk_id(self._config.data_dir)
-        self._watches.append(Disks(self._cluster.etcd).watch(self._note_disks))
-        self._watches.append(self._entries.watch_all(self._note_logs))
+    def _watch(self) -> None:
+        def note_disks(disks: dict[str, Disk]) -> None:
+            self.peers.disks = disks
 
-    async def take_copies(self) -> Copies | None:
+        def note_logs(logs: dict[str, LogEntry]) -> None:
+            self.peers.logs = logs
+
+        self._watches.append(Disks(self._etcd).watch(note_disks))
+        self._watches.append(self._entries.watch_all(note_logs))
+
+    async def take_copies(self) -> Replicas | None:
         """Start to accept replicas of other logs; None for a Pump that does not.
 
         Once its callers are let in, `offer` lists the disk.
         """
         if not self._disk or self._config.taken_over_by:
             return None
-        self.followed = Copies(
+        self.followed = Replicas(
             self._config.data_dir,
             node_id=self._node_id,
-            cluster_id=self._cluster.cluster_id,
+            cluster_id=self.peers.cluster_id,
             disk=self._disk,
-            remedy=Remedy(self.repairs, self._others.of),
+            remedy=Remedy(self.repairs, self.peers.sources),
+            epoch_listed=self._epoch_listed,
+            reserve=Reserve(
+                OsFiles(),
+                self._config.data_dir,
+                self._config.storage.stop_write_at_available_bytes,
+            ),
         )
-        self.followed.epoch_listed = self._epoch_listed
-        kept_bytes = self._config.storage.stop_write_at_available_bytes
-        self.followed.reserve = Reserve(OsFiles(), self._config.data_dir, kept_bytes)
         await self.followed.start()
         identity = self._identity
         arguments = arguments_for(
             sys.argv[1:], pump=identity.node_id, address=identity.host, bind=self._config.addr
         )
-        stand_in = StandIn(self._config.data_dir / COPIES_FOLDER, sys.argv[1:])
-        around = Surroundings(
-            self._disk,
-            entry=lambda node_id: self._logs.get(node_id),
-            state=self._state,
-            start=lambda node_id, folder: stand_in.take(arguments(node_id, folder)),
-            leaving=self._recruits.leaving,
-        )
+        standby = StandbyProcess(self._config.data_dir / REPLICAS_FOLDER, sys.argv[1:])
         if self._config.takeover_after_s:
-            self._stand_in = stand_in
-        self._takeovers = TakeOvers(self.followed, around, self._config.takeover_after_s)
+            self._standby = standby
+        self._failovers = Failovers(
+            *(self.followed, self.peers),
+            lambda node_id, folder: standby.take(arguments(node_id, folder)),
+            after_s=self._config.takeover_after_s,
+        )
         self._tasks = [
-            asyncio.create_task(self._takeovers.run()),
+            asyncio.create_task(self._failovers.run()),
             asyncio.create_task(self._stay_offered()),
         ]
         return self.followed
 
     def _epoch_listed(self, node_id: str) -> int | None:
-        entry = self._logs.get(node_id)
+        entry = self.peers.entry(node_id)
         return None if entry is None else entry.epoch
 
     async def _stay_offered(self) -> None:
@@ -201,33 +209,29 @@ class Replication:
         """List the own disk as accepting replicas; Retryable without etcd."""
         identity = self._identity
         disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
-        self._offered = Disks(self._cluster.etcd).offer(disk)
+        self._offered = Disks(self._etcd).offer(disk)
         assert self.followed is not None
-        self.leaving = Leaving(
-            self._disk,
-            offered=self._offered,
-            followed=self.followed,
-            recruits=self._recruits,
-            logs=lambda: self._logs,
-            state=self._state,
-        )
+        self.draining = Draining(self.peers, self._offered, self.followed)
 
     def moves(self, storage: Storage, states: Membership, own: Shipping | None) -> Moving | None:
         """Return an object that moves the own log; None when it has one copy."""
         if own is None:
             return None
-        way = Way(
-            *(own, self._recruits, self.leaving, states),
+        return Moving(
+            self._node_id,
+            peers=self.peers,
+            shipping=own,
+            states=states,
+            draining=self.draining,
             count_open=lambda: len(storage.unmatched(older_than_s=0)),
             pause_grace_s=self._config.pause_grace_s,
             leave_grace_s=self._config.leave_grace_s,
         )
-        return Moving(self._node_id, way)
 
-    async def hand_over(self) -> None:
+    async def drain(self) -> None:
         """Drain the replicas that are here, within `leave_grace_s`."""
-        if self.leaving is not None:
-            await self.leaving.hand_over(self._config.leave_grace_s)
+        if self.draining is not None:
+            await self.draining.drain(self._config.leave_grace_s)
 
     async def end(self) -> None:
         """Withdraw the disk from the list, and accept no further replicas."""
@@ -235,10 +239,10 @@ class Replication:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._takeovers is not None:
-            await self._takeovers.close()
-        if self._stand_in is not None:
-            await self._stand_in.close()
+        if self._failovers is not None:
+            await self._failovers.close()
+        if self._standby is not None:
+            await self._standby.close()
         if self.followed is not None:
             await self.followed.close()
 
@@ -271,8 +275,8 @@ class Replication:
                     )
                 if copies is not None:
                     await self._note_needed(storage, membership, copies)
-                if self._stand_in is not None:
-                    await self._stand_in.keep(oracle_lease())
+                if self._standby is not None:
+                    await self._standby.keep(oracle_lease())
             except (PenstockError, OSError) as error:
                 log.debug("the copies cannot be looked after now: %s", error)
 
@@ -286,33 +290,23 @@ class Replication:
             needed = await asyncio.to_thread(storage.needed_from, drained_ts)
             await asyncio.to_thread(copies.needs, needed)
 
-    def closed_mender(self) -> Callable[[Corrupt], bool]:
+    def closed_log_repair(self) -> Callable[[Corrupt], bool]:
         """Return a function that repairs the own log while it cannot be opened.
 
         It raises `NeedsOperator` while another process has the folder open.
         """
         folder = self._config.data_dir
-        sources = partial(self._others.of, self._node_id)
-        mend = ClosedMender(folder / "log", OsFiles(), self.repairs, sources, again_s=0)
+        sources = partial(self.peers.sources, self._node_id)
+        repair = ClosedLogRepair(folder / "log", OsFiles(), self.repairs, sources, again_s=0)
 
-        def mend_locked(damage: Corrupt) -> bool:
+        def repair_locked(damage: Corrupt) -> bool:
             lock = lock_folder(folder)
             try:
-                return mend(damage)
+                return repair(damage)
             finally:
                 os.close(lock)
 
-        return mend_locked
-
-    @property
-    def _others(self) -> OtherDisks:
-        return OtherDisks(
-            Around(
-                *(self._cluster.cluster_id, self._disk, self._cluster.tls),
-                entry=lambda node_id: self._logs.get(node_id),
-                disks=lambda: self._disks,
-            )
-        )
+        return repair_locked
 
     def claim(self, storage: Storage) -> Claimed | None:
         """Claim the own log's next epoch; None when it has one copy. See `claiming.claim`.
@@ -322,10 +316,10 @@ class Replication:
         if not self._disk:
             return None
         chain = Chain(Link(*link) for link in storage.log.links())
-        former = None if self.is_guest else former_since(self._config.data_dir)
+        former = None if self.is_failover else former_since(self._config.data_dir)
         found = self._entries.read(self._node_id)
         if found is None or not is_out_of(found[0], former):
-            with self._others.of(self._node_id) as others:
+            with self.peers.sources(self._node_id) as others:
                 seen = [each for other in others if (each := other.seen(chain)) is not None]
                 refuse_other_history(
                     *(self._entries, self._node_id, self._own, chain, seen),
@@ -334,7 +328,7 @@ class Replication:
                 )
                 if (found := self._entries.read(self._node_id)) is not None:
                     refuse_older(self._node_id, self._own, chain, found[0], others)
-        knows_ids = all(disk.knows_ids for disk in self._disks.values())
+        knows_ids = all(disk.knows_ids for disk in self.peers.disks.values())
         wanted = self._wanted._replace(gives_ids=knows_ids)
         claimed = claim(
             *(self._entries, self._node_id, self._own, chain, wanted), former_since=former
@@ -342,7 +336,7 @@ class Replication:
         if self.followed is not None:
             self.followed.takes_own = False
         if claimed is not None and former is not None:
-            self._forget_former()
+            self._forget_previous()
         return claimed
 
     def _withdraw_offline(self) -> None:
@@ -359,7 +353,7 @@ class Replication:
         registry.put(NodeKind.PUMP, replace(status, state=NodeState.PAUSED))
         registry.forget_last_word(name)
 
-    def _forget_former(self) -> None:
+    def _forget_previous(self) -> None:
         try:
             forget_former(self._config.data_dir)
         except OSError as error:
@@ -369,47 +363,39 @@ class Replication:
 
     def _unseen(self, seen: Iterable[str]) -> Unseen:
         states = {pump.node_id: pump.state for pump in self._registry.list(NodeKind.PUMP)}
-        return Unseen.of(states, [self._pump, *seen])
+        return Unseen.of(states, [self._own.pump, *seen])
 
     def ship(self, claimed: Claimed, storage: Storage) -> Shipping:
         """Return the own log's shipping, not started; its damage is repaired from now on."""
-        lines = Lines(
-            self._cluster.cluster_id,
-            self._node_id,
-            address=self._address,
-            tls=self._cluster.tls,
-            timeout_s=self._config.replica_timeout_s,
-            read=storage.log.read_bytes,
-            epoch=lambda: claimed.won[0].epoch,
-            mend=lambda number: self.mender is not None and self.mender(number),
+        self.own_repair = OwnLogRepair(
+            *(storage.log, OsFiles(), self.repairs),
+            sources=partial(self.peers.sources, self._node_id),
+            acknowledged=lambda: shipping.acknowledged,
         )
         shipping = Shipping(
             *(claimed, storage.log),
+            node_id=self._node_id,
             entries=self._entries,
-            lines=lines,
-            recruits=self._recruits,
+            peers=self.peers,
+            replica_timeout_s=self._config.replica_timeout_s,
+            repair=self.own_repair,
         )
-        self.mender = OwnMender(
-            *(storage.log, OsFiles(), self.repairs),
-            sources=partial(self._others.of, self._node_id),
-            acknowledged=lambda: shipping.acknowledged,
-        )
-        storage.log.mend_with(self.mender)
+        storage.log.repair_with(self.own_repair)
         return shipping
 
     def absent(self) -> list[str]:
         """Return the Pumps that are listed with a replica of the own log, and do not run now."""
-        entry = self._logs.get(self._node_id)
+        entry = self.peers.entry(self._node_id)
         copies = () if entry is None else entry.copies_known
-        gone = (c.pump for c in copies if c.disk not in (self._disk, *self._disks))
+        gone = (c.pump for c in copies if c.disk not in (self._disk, *self.peers.disks))
         return sorted(set(gone))
 
     @property
-    def is_guest(self) -> bool:
+    def is_failover(self) -> bool:
         """True for a Pump that a failover started on a replica: it has no other log."""
         return bool(self._config.taken_over_by)
 
-    def listed_again(self, displaced: Displaced) -> LogEntry | None:
+    def relisted(self, fenced: Fenced) -> LogEntry | None:
         """Return the entry with this disk as the primary of a new log; Retryable without etcd.
 
         Returns None until every Drainer has the former log; its primary is then offline, under this
@@ -417,9 +403,9 @@ class Replication:
         then this disk accepts a replica of that log, like any other disk. Raises `NeedsOperator` if
         no disk has that log.
         """
-        if isinstance(displaced, Former):
-            return displaced.found[0]
-        self._take_own(displaced.found[0])
+        if isinstance(fenced, PreviousLog):
+            return fenced.found[0]
+        self._accept_own(fenced.found[0])
         status = self._registry.get(NodeKind.PUMP, self._node_id)
         if status is not None and status.state is NodeState.PAUSED:
             # It shut down cleanly, and so no replica takes over. But now this Pump runs, and the
@@ -428,9 +414,9 @@ class Replication:
         is_drained = status is not None and status.state is NodeState.OFFLINE
         if not is_drained:
             is_new = status is None and self._node_id not in self._registry.entered()
-            if not self._is_nowhere(displaced.found[0], is_new):
+            if not self._is_nowhere(fenced.found[0], is_new):
                 return None
-        return begin_again(self._entries, self._node_id, self._own, displaced.found, self._wanted)
+        return reinitialise(self._entries, self._node_id, self._own, fenced.found, self._wanted)
 
     def _is_nowhere(self, entry: LogEntry, is_new: bool) -> bool:
         """Return whether no disk has the log of a Pump that etcd has never seen in the cluster.
@@ -445,7 +431,7 @@ class Replication:
             edges.append(Seen(self._own, self.followed.links(self._node_id)))
             if not edges[0].links:  # It is not open: a Pump may run on it.
                 return False
-        with self._others.of(self._node_id) as others:
+        with self.peers.sources(self._node_id) as others:
             edges += [each for other in others if (each := other.edges()) is not None]
         found = self._entries.read(self._node_id)
         if found is None or found[0] != entry:  # The needed segments may be purged.
@@ -456,7 +442,7 @@ class Replication:
         refuse_gone(self._node_id, self._own, entry, edges, missing)
         return False
 
-    def _take_own(self, entry: LogEntry) -> None:
+    def _accept_own(self, entry: LogEntry) -> None:
         """Accept a replica of the log that this Pump was fenced from, once no list has this disk.
 
         A list that has this disk means the folder of the own log. Retryable when the disk fails.
@@ -473,7 +459,7 @@ class Replication:
                 raise Retryable(f"{folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
         self.followed.takes_own = True
 
-    def begin_again(self, entry: LogEntry) -> None:
+    def reinitialise(self, entry: LogEntry) -> None:
         """Set the former log's files aside, and start the log of the entry.
 
         The storage must be closed. Raises `Retryable`; it may be tried again.
@@ -481,47 +467,21 @@ class Replication:
         if self.followed is not None:
             self.followed.takes_own = False
         folder = self._config.data_dir
-        displaced = folder / _DISPLACED_FOLDER
+        fenced = folder / _DISPLACED_FOLDER
         try:
             set_aside(folder)
             begin_log(OsFiles(), folder / "log", entry.since, entry.id_of(entry.since) or 0)
             # From now on the folder is compared with an entry from before, if etcd is restored.
             forget_former(folder)
         except OSError as error:
-            room = f"; no one needs what is in {displaced}" if displaced.exists() else ""
+            room = f"; no one needs what is in {fenced}" if fenced.exists() else ""
             raise Retryable(
                 f"{folder}: {error.strerror}{room}", code=Code.LOG_WRITE_FAILED
             ) from error
         log.warning(
             "pump %s begins again in epoch %d; what it had before is in %s, and in every Drainer",
-            *(self._node_id, entry.since, displaced),
+            *(self._node_id, entry.since, fenced),
         )
-
-    @property
-    def _own(self) -> Copy:
-        return Copy(self._pump, self._disk)
-
-    def _state(self, node_id: str) -> NodeState | None:
-        """Return the state of a Pump; None for one that died while it started.
-
-        etcd also lists such a Pump as paused, but a clean shutdown leaves a last word.
-        """
-        status = self._registry.get(NodeKind.PUMP, node_id)
-        if status is None:
-            return None
-        if status.state is NodeState.PAUSED and node_id not in self._registry.last_words():
-            return None
-        return status.state
-
-    def _address(self, disk: str) -> str | None:
-        found = self._disks.get(disk)
-        return None if found is None else found.host
-
-    def _note_disks(self, disks: dict[str, Disk]) -> None:
-        self._disks = disks
-
-    def _note_logs(self, logs: dict[str, LogEntry]) -> None:
-        self._logs = logs
 
 
 def set_aside(folder: Path) -> None:
@@ -559,8 +519,3 @@ def purge_displaced(folder: Path, days: float, now: datetime | None = None) -> i
         log.info("%s is deleted, %d bytes: older than gc-days %g", aside, size, days)
         freed += size
     return freed
-
-
-def copies_by_disk(entries: Mapping[str, LogEntry]) -> Mapping[str, int]:
-    """Return the number of logs that each disk has a replica of."""
-    return Counter(copy.disk for entry in entries.values() for copy in entry.replicas)

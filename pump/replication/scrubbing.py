@@ -24,13 +24,13 @@ from typing import NamedTuple
 from penstock.codes import Code
 from penstock.errors import PenstockError, coded
 from penstock.log.files import File, OsFiles, replace_file
-from penstock.log.mending import Damage, Salvaged, find_damage
+from penstock.log.repair import Damage, Salvaged, find_damage
 from penstock.log.segment import Segment
 from penstock.node.waiting import set_within
 from pump import facts
 from pump.facts import ScrubFacts, ScrubState
-from pump.replication.repair import OwnMender, Repairs
-from pump.replication.replicas import Copies
+from pump.replication.repair import OwnLogRepair, Repairs
+from pump.replication.replicas import Replicas
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -54,32 +54,32 @@ class Scrubbed(NamedTuple):
     """The offset up to which a segment must be whole."""
     ends_anywhere: bool
     """True for a replica, whose last segment may end within a frame."""
-    mend: Callable[[Segment, Sequence[Damage]], None]
+    repair: Callable[[Segment, Sequence[Damage]], None]
 
 
-def own_log(storage: Storage, mender: OwnMender | None, repairs: Repairs) -> Scrubbed:
-    """Return this Pump's log; without a `mender`, its damage is only reported."""
+def own_log(storage: Storage, own_repair: OwnLogRepair | None, repairs: Repairs) -> Scrubbed:
+    """Return this Pump's log; without `own_repair`, its damage is only reported."""
 
     def segments() -> list[Segment]:
         found = (storage.log.find(link[0]) for link in storage.log.links())
         return [segment for segment in found if segment is not None]
 
-    if mender is None:
+    if own_repair is None:
         return Scrubbed(
             segments,
             end=lambda segment: segment.synced,
             ends_anywhere=False,
-            mend=lambda segment, damages: repairs.keep(segment.path, damages),
+            repair=lambda segment, damages: repairs.keep(segment.path, damages),
         )
-    return Scrubbed(segments, end=mender.end, ends_anywhere=False, mend=mender.mend)
+    return Scrubbed(segments, end=own_repair.end, ends_anywhere=False, repair=own_repair.repair)
 
 
-def copy_of(copies: Copies, node_id: str) -> Scrubbed:
+def copy_of(copies: Replicas, node_id: str) -> Scrubbed:
     return Scrubbed(
         lambda: copies.segments(node_id),
         end=lambda segment: segment.synced,
         ends_anywhere=True,
-        mend=lambda segment, damages: copies.mend(node_id, segment, damages),
+        repair=lambda segment, damages: copies.repair(node_id, segment, damages),
     )
 
 
@@ -151,11 +151,11 @@ class Scrubbing:
             facts.Damage(place=f"{path} offset {offset}", summary=about)
             for (path, offset), about in sorted(left.items())[:_SHOWN_MAX]
         ]
-        mended = f"{repairs.mended_bytes} bytes at {repairs.mended_places} occasions"
+        mended = f"{repairs.repaired_bytes} bytes at {repairs.repaired_places} occasions"
         return ScrubFacts(
             scrub=self.progress(),
             scrub_state=self._state(),
-            mended=mended if repairs.mended_places else None,
+            mended=mended if repairs.repaired_places else None,
             damaged_places=len(left) or None,
             damages=tuple(damages) or None,
         )
@@ -189,7 +189,7 @@ class Scrubbing:
     def scrub(self) -> None:
         """Read everything once; raises `OSError` if its completion cannot be stored."""
         self._begun_s, begun = time.monotonic(), time.monotonic()
-        before = self.repairs.mended_places
+        before = self.repairs.repaired_places
         try:
             logs = self._logs()
             self._done = 0
@@ -204,7 +204,7 @@ class Scrubbing:
             self._kept_s = self._clock()
             self._note(self._kept_s)
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._kept_s))
-            mended, left = self.repairs.mended_places - before, len(self.repairs.left())
+            mended, left = self.repairs.repaired_places - before, len(self.repairs.left())
             self._report = (
                 f"{when}: {_mb(self._done)} read, mended at {mended} places,"
                 f" {left} places are damaged still"
@@ -244,7 +244,7 @@ class Scrubbing:
             self.repairs.keep(segment.path, ())
             return
         try:
-            each.mend(segment, damages)
+            each.repair(segment, damages)
         except (PenstockError, OSError) as error:
             log.error("scrub: %s cannot be mended now: %s", segment.path, error)
             self.repairs.keep(segment.path, damages)

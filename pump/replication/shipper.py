@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -34,7 +34,7 @@ from penstock.http2.client.calls import stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel
 from penstock.log.segments import Place
 from penstock.pb import penstock_pb2 as pb
-from penstock.security.tls import Tls
+from pump.replication.peers import Peers
 from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
@@ -62,12 +62,24 @@ _OLDER_PAUSE_S_MAX = 30.0
 _PIECE_BYTES = 1 << 20
 _Failures = (CallFailed, DecodeError, NeedsOperator, Retryable, OSError)
 
-ReadLog = Callable[[int, int, int], bytes]
-"""Returns the bytes of a segment, from one offset to another; raises `Retryable`."""
 
+class ShippedLog(Protocol):
+    """The log that a primary ships, and the receiver of answers; called in shippers' threads."""
 
-class Listener(Protocol):
-    """Receives the outcome of the calls, in the shipper's threads."""
+    repair: Callable[[int], bool]
+    """Checks the acknowledged part of a segment, and repairs it; may take seconds."""
+    acknowledged: Place
+    """The position up to which all listed replicas have the log."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def is_well(self) -> bool:
+        """False while replicas must find this primary silent."""
+
+    def read(self, number: int, begin: int, end: int) -> bytes:
+        """Return bytes of a segment; raises `Retryable`."""
 
     def connected(self, disk: str) -> None:
         """Requests in flight to this replica may be lost."""
@@ -79,36 +91,19 @@ class Listener(Protocol):
     def failed(self, what: str) -> None: ...
 
 
-class Lines(NamedTuple):
-    """How to reach the replicas of one log, and the data to send."""
-
-    cluster_id: int
-    node_id: str
-    address: Callable[[str], str | None]
-    """The address of the Pump with a disk; None while it is unknown."""
-    tls: Tls | None
-    timeout_s: float
-    read: ReadLog
-    epoch: Callable[[], int]
-    mend: Callable[[int], bool] = lambda number: False
-    """Checks the acknowledged part of a segment, and repairs it; may take seconds."""
-    acknowledged: Callable[[], Place] = lambda: Place(0, 0)
-    """The position up to which all listed replicas have the log."""
-    is_well: Callable[[], bool] = lambda: True
-    """False while replicas must find this primary silent."""
-
-
 class Shipper:
     """The calls to one replica."""
 
-    def __init__(self, copy: Copy, lines: Lines, listener: Listener) -> None:
+    def __init__(
+        self, copy: Copy, log: ShippedLog, *, peers: Peers, node_id: str, timeout_s: float
+    ) -> None:
         self.copy = copy
         self.problem = ""
         """The reason why the replica cannot be reached; empty while it can."""
-        self._name = Name(lines.cluster_id, lines.node_id, copy.disk)
-        self._lines = lines
-        self._timeout_s = lines.timeout_s
-        self._listener = listener
+        self._name = Name(peers.cluster_id, node_id, copy.disk)
+        self._peers = peers
+        self._log = log
+        self._timeout_s = timeout_s
         self._requests: queue.SimpleQueue[Followed | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._heard_s = time.monotonic()
@@ -116,7 +111,7 @@ class Shipper:
         self._refuses = False
         self._older_problem = ""
         """The reason why the last older segment was refused."""
-        self._older_pause_s = lines.timeout_s
+        self._older_pause_s = timeout_s
         self._checked = -1
         """The last segment that was checked, for this connection, before a part of it was sent."""
         self._thread = threading.Thread(target=self._run, name=f"ship {copy.pump}", daemon=True)
@@ -138,7 +133,7 @@ class Shipper:
             self._ship()
         except Exception:
             log.exception("nothing is shipped to pump %s any more", self.copy.pump)
-            self._listener.failed(f"what ships the log to pump {self.copy.pump}")
+            self._log.failed(f"what ships the log to pump {self.copy.pump}")
 
     def _ship(self) -> None:
         while not self._closed.is_set():
@@ -148,7 +143,7 @@ class Shipper:
                     is_connected = True
                     self._checked = -1
                     self._forget_requests()
-                    self._listener.connected(self.copy.disk)
+                    self._log.connected(self.copy.disk)
                     self._serve(channel)
             except _Failures as error:
                 self._note(error)
@@ -157,14 +152,14 @@ class Shipper:
             limit_s = self._timeout_s * (_REFUSED_SHARE if is_refused else 1)
             if now_s - self._heard_s > limit_s and not self._closed.is_set():
                 self._heard_s = time.monotonic()
-                self._listener.silent(self.copy.disk)
+                self._log.silent(self.copy.disk)
             self._closed.wait(_RECONNECT_S)
 
     def _connect(self) -> Channel:
-        address = self._lines.address(self.copy.disk)
-        if address is None:
+        disk = self._peers.disks.get(self.copy.disk)
+        if disk is None:
             raise OSError(f"pump {self.copy.pump} does not run with this disk")
-        channel = Channel(address, self._lines.tls)
+        channel = Channel(disk.host, self._peers.tls)
         channel.connect(self._timeout_s)
         return channel
 
@@ -173,9 +168,9 @@ class Shipper:
             try:
                 request = self._requests.get(timeout=_SIGN_OF_LIFE_S)
             except queue.Empty:
-                if not self._lines.is_well():
+                if not self._log.is_well:
                     continue
-                request = SignOfLife(self._lines.epoch())
+                request = SignOfLife(self._log.epoch)
             if request is None:
                 return
             self._call(channel, request)
@@ -184,7 +179,7 @@ class Shipper:
         data = b""
         if isinstance(request, Append):
             self._check(request)
-            data = self._lines.read(request.segment, request.offset, request.end)
+            data = self._log.read(request.segment, request.offset, request.end)
         sent = encode_request(self._name, request, data)
         try:
             answer = decode_answer(unary(channel, FOLLOW_METHOD, sent, timeout_s=self._timeout_s))
@@ -193,13 +188,13 @@ class Shipper:
             raise
         self._note_answer(request)
         if answer is not None:
-            self._listener.answered(self.copy.disk, answer)
+            self._log.answered(self.copy.disk, answer)
 
     def _check(self, request: Append) -> None:
-        is_settled = Place(request.segment, request.offset) < self._lines.acknowledged()
+        is_settled = Place(request.segment, request.offset) < self._log.acknowledged
         if is_settled and request.segment != self._checked:
             self._checked = request.segment
-            self._lines.mend(request.segment)
+            self._log.repair(request.segment)
 
     def _note_answer(self, request: Followed) -> None:
         # A sign of life is sent only when no data waits, so nothing is refused any longer.
@@ -237,7 +232,7 @@ class Shipper:
             return
         self._older_problem, self._older_pause_s = "", self._timeout_s
         if answer is not None:
-            self._listener.answered(self.copy.disk, answer)
+            self._log.answered(self.copy.disk, answer)
 
     def _not_prepended(self, request: Prepend, error: BaseException) -> None:
         problem = _text(error)
@@ -247,11 +242,11 @@ class Shipper:
         self._older_problem = problem
         # The replica checks every frame before it accepts it; this side has not checked the bytes.
         if isinstance(error, CallFailed) and code_of_call(error) is Code.COPY_MALFORMED:
-            self._lines.mend(request.link.number)
+            self._log.repair(request.link.number)
         pause_s = self._older_pause_s
         self._older_pause_s = min(2 * pause_s, _OLDER_PAUSE_S_MAX)
         if not self._closed.wait(pause_s):
-            self._listener.connected(self.copy.disk)
+            self._log.connected(self.copy.disk)
 
     def _pieces(self, request: Prepend) -> Iterator[bytes]:
         number, end = request.link.number, request.link.end
@@ -259,7 +254,7 @@ class Shipper:
             if self._closed.is_set():
                 raise OSError("it is shipped no more")
             piece = pb.PrependPiece(
-                data=self._lines.read(number, offset, min(end, offset + _PIECE_BYTES))
+                data=self._log.read(number, offset, min(end, offset + _PIECE_BYTES))
             )
             if offset == 0:
                 piece.log.CopyFrom(self._name.message())

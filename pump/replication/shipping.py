@@ -26,7 +26,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from penstock import failpoints
 from penstock.cluster.disks import Disk
@@ -34,10 +33,10 @@ from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
-from penstock.log.segments import Place, Position, WriteFailed
+from penstock.log.segments import Place, Position, Segments, WriteFailed
 from pump.facts import ReplicationFacts
 from pump.replication.claiming import Claimed
-from pump.replication.peers import Recruits
+from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Link
 from pump.replication.protocol.messages import (
     Acknowledge,
@@ -47,41 +46,31 @@ from pump.replication.protocol.messages import (
     Begin,
     Damaged,
     ReadEntry,
+    ReplicaState,
     Send,
-    Standing,
     StepDown,
     Swap,
 )
 from pump.replication.protocol.primary import Primary
-from pump.replication.shipper import Lines, Shipper
+from pump.replication.shipper import Shipper
 
 log = logging.getLogger(__name__)
 _written = failpoints.point("copies.written")
 _own_synced = failpoints.point("copies.own_synced")
 _stored = failpoints.point("copies.stored")
 _begun = failpoints.point("copies.begun")
-_joining = failpoints.point("copies.joining")
+_learner = failpoints.point("copies.joining")
 _swapped = failpoints.point("copies.swapped")
 
 _TICK_S = 0.2
 _ETCD_RETRY_S = 0.5
-_SAID_EVERY_S = 5.0
+_REPORT_EVERY_S = 5.0
 STUCK_AFTER_S = 10.0
 _MARK_EVERY_S = 10.0
-_SHUNNED_S = 5.0
-_SHUNNED_ELIGIBLE_S = 1.0
+_BACK_OFF_S = 5.0
+_BACK_OFF_ELIGIBLE_S = 1.0
 """For a disk that is electable. It must hear from this primary before it takes the primary for
 silent. Without any listed replica nothing is acknowledged, so no other disk can be better."""
-
-
-class OwnLog(Protocol):
-    """The parts of a storage's log that shipping uses (`penstock.log.segments.Segments`)."""
-
-    @property
-    def end(self) -> Place: ...
-
-    def begin_next(self, epoch: int | None = None, epoch_id: int = 0) -> None:
-        """Begin a segment of an epoch; raises `WriteFailed`."""
 
 
 class Deposed(Retryable):
@@ -94,22 +83,22 @@ class Shipping:
     def __init__(
         self,
         claimed: Claimed,
-        own_log: OwnLog,
+        own_log: Segments,
         *,
+        node_id: str,
         entries: LogEntries,
-        lines: Lines,
-        recruits: Recruits,
+        peers: Peers,
+        replica_timeout_s: float,
+        repair: Callable[[int], bool] = lambda number: False,
     ) -> None:
-        """Prepare with a won claim; `start` begins its epoch."""
+        """Prepare with a won claim; `start` begins its epoch. `repair` as `ShippedLog` defines."""
         self._primary = Primary(*claimed)
         self._log = own_log
         self._entries = entries
-        self._lines = lines._replace(
-            epoch=lambda: self._primary.entry.epoch,
-            is_well=lambda: not self._is_stuck or self._is_full,
-            acknowledged=lambda: self.acknowledged,
-        )
-        self._recruits = recruits
+        self._node_id = node_id
+        self._peers = peers
+        self._replica_timeout_s = replica_timeout_s
+        self.repair = repair
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._actions: deque[Action] = deque()
@@ -123,10 +112,10 @@ class Shipping:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pump-copies", daemon=True)
         self._watch: Cancellable | None = None
-        self._said_s = float("-inf")
-        self._said_epoch = -1
-        self._said_damage: dict[str, int] = {}
-        self._said_strange: dict[str, Link] = {}
+        self._reported_s = float("-inf")
+        self._reported_epoch = -1
+        self._reported_damage: dict[str, int] = {}
+        self._reported_foreign: dict[str, Link] = {}
         self._silent_s: dict[str, float] = {}
         """When disks last failed to answer; they are not asked for a replica right after that."""
         self._moves_to = ""
@@ -142,22 +131,33 @@ class Shipping:
     def entry(self) -> LogEntry:
         return self._primary.entry
 
+    @property
+    def epoch(self) -> int:
+        return self._primary.entry.epoch
+
+    @property
+    def is_well(self) -> bool:
+        return not self._is_stuck or self._is_full
+
+    def read(self, number: int, begin: int, end: int) -> bytes:
+        return self._log.read_bytes(number, begin, end)
+
     def guard(self) -> EntryGuard:
         """Return the entry's key, and the revision with which this process is the primary."""
-        return EntryGuard(LOGS + self._lines.node_id, self._primary.revision)
+        return EntryGuard(LOGS + self._node_id, self._primary.revision)
 
     def start(self) -> None:
         """Start the epoch, and ship; `Retryable` if etcd does not answer."""
         with self._lock:
             self._do(self._primary.start())
         self._thread.start()
-        self._watch = self._entries.watch(self._lines.node_id, lambda: self._calls.put(ReadEntry()))
+        self._watch = self._entries.watch(self._node_id, lambda: self._calls.put(ReadEntry()))
 
-    def wait_until_whole(self, within_s: float) -> bool:
+    def wait_until_complete(self, within_s: float) -> bool:
         with self._lock:
-            self._changed.wait_for(lambda: bool(self.over) or self._is_whole(), within_s)
+            self._changed.wait_for(lambda: bool(self.over) or self._is_complete(), within_s)
             self._check()
-            return self._is_whole()
+            return self._is_complete()
 
     def close(self) -> None:
         """Stop shipping; a group that awaits acknowledgement fails."""
@@ -225,13 +225,13 @@ class Shipping:
             self._do(self._primary.gives_away())
 
     @property
-    def staying_whole(self) -> list[str]:
+    def staying_complete(self) -> list[str]:
         with self._lock:
-            return self._primary.staying_whole
+            return self._primary.staying_complete
 
-    def lacks_bytes(self, disk: str) -> int | None:
+    def missing_bytes(self, disk: str) -> int | None:
         with self._lock:
-            return self._primary.lacks_bytes(disk)
+            return self._primary.missing_bytes(disk)
 
     # Called by the storage, to purge.
 
@@ -289,8 +289,8 @@ class Shipping:
         return ""
 
     def facts(self) -> ReplicationFacts:
-        entry, leaving = self.entry, self._recruits.leaving()
-        present, apart = 1 + len(entry.replicas), self._recruits.apart
+        entry, draining = self.entry, self._peers.draining
+        present, apart = 1 + len(entry.replicas), self._peers.apart
         return ReplicationFacts(
             log_epoch=entry.epoch,
             copies=f"{present} of {entry.copies}, at least {entry.copies_min}"
@@ -301,14 +301,14 @@ class Shipping:
             copies_on=", ".join(
                 copy.pump
                 + (f" (from {copy.first} on)" if copy.first > entry.needed else "")
-                + (" (leaves)" if copy.disk in leaving else "")
+                + (" (leaves)" if copy.disk in draining else "")
                 for copy in (entry.primary, *entry.replicas)
             ),
             copies_eligible=", ".join(copy.pump for copy in entry.eligible) or None,
             copies_problem=self.problem() or None,
         )
 
-    # Answers of replicas (`shipper.Listener`).
+    # Answers of replicas (`shipper.ShippedLog`).
 
     def connected(self, disk: str) -> None:
         with self._lock:
@@ -316,22 +316,22 @@ class Shipping:
 
     def answered(self, disk: str, answer: Answer) -> None:
         with self._lock:
-            if isinstance(answer, Damaged) and self._said_damage.get(disk) != answer.damage:
-                self._said_damage[disk] = answer.damage
+            if isinstance(answer, Damaged) and self._reported_damage.get(disk) != answer.damage:
+                self._reported_damage[disk] = answer.damage
                 log.warning(
                     "the copy on disk %s is damaged, and no disk has mended it: it is taken off"
                     " the list, and begins again",
                     disk,
                 )
             self._do(self._primary.answered(disk, answer))
-            strange = self._primary.strangers.get(disk)
-            if strange is not None and isinstance(answer, Standing):
+            strange = self._primary.foreign_disks.get(disk)
+            if strange is not None and isinstance(answer, ReplicaState):
                 self._silent_s[disk] = time.monotonic()
-                if self._said_strange.get(disk) != strange:
-                    self._said_strange[disk] = strange
-                    log.error("%s", self._stranger_problem(disk, strange))
+                if self._reported_foreign.get(disk) != strange:
+                    self._reported_foreign[disk] = strange
+                    log.error("%s", self._foreign_problem(disk, strange))
 
-    def _stranger_problem(self, disk: str, strange: Link) -> str:
+    def _foreign_problem(self, disk: str, strange: Link) -> str:
         entry = self._primary.entry
         return (
             f"disk {disk} gets no copy of this log: its segment {strange.number} of epoch"
@@ -367,15 +367,15 @@ class Shipping:
                 break
             self._actions.popleft()
             if isinstance(action, Begin):
-                self._say_who_has_it()
+                self._report_epoch()
             else:
                 self._carry_out(action)
         self._changed.notify_all()
 
-    def _say_who_has_it(self) -> None:
+    def _report_epoch(self) -> None:
         entry = self._primary.entry
-        if self._said_epoch != entry.epoch:
-            self._said_epoch = entry.epoch
+        if self._reported_epoch != entry.epoch:
+            self._reported_epoch = entry.epoch
             pumps = ", ".join(copy.pump for copy in (entry.primary, *entry.replicas))
             log.info("epoch %d: the log is on %s", entry.epoch, pumps)
 
@@ -401,7 +401,7 @@ class Shipping:
         except WriteFailed as error:
             self._is_full = error.errno == errno.ENOSPC
             self._stuck_since_s = self._stuck_since_s or time.monotonic()
-            self._say("segment %d cannot be begun, trying again: %s", action.number, error)
+            self._log_rarely("segment %d cannot be begun, trying again: %s", action.number, error)
             return False
         assert self._log.end.segment == action.number, "the core knows where the log ends"
         return True
@@ -436,20 +436,25 @@ class Shipping:
         if self.over:
             raise Deposed(self.over, code=Code.LOG_DEPOSED)
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         return self._primary.is_ready and not self._actions
 
     def _shipper(self, copy: Copy) -> Shipper:
         shipper = self._shippers.get(copy.disk)
         if shipper is None:
-            shipper = self._shippers[copy.disk] = Shipper(copy, self._lines, self)
+            shipper = self._shippers[copy.disk] = Shipper(
+                *(copy, self),
+                peers=self._peers,
+                node_id=self._node_id,
+                timeout_s=self._replica_timeout_s,
+            )
         return shipper
 
     # The thread that calls etcd.
 
     def _run(self) -> None:
         try:
-            self._look_around()
+            self._maintain()
             while not self._closed.is_set() and not self.over:
                 self._step()
         except Exception:
@@ -460,55 +465,55 @@ class Shipping:
         try:
             action = self._calls.get(timeout=_TICK_S)
         except queue.Empty:
-            self._look_around()
+            self._maintain()
             return
         if action is not None:
             self._call(action)
 
     def _call(self, action: Swap | ReadEntry) -> None:
-        node_id = self._lines.node_id
+        node_id = self._node_id
         try:
             if isinstance(action, Swap):
                 revision = self._entries.swap(node_id, action.revision, action.entry)
                 _swapped()
                 with self._lock:
                     self._do(self._primary.swapped(revision))
-                self._look_around()  # After a replica left, the next one must not wait for a tick.
+                self._maintain()  # After a replica left, the next one must not wait for a tick.
                 return
             found = self._entries.read(node_id)
         except PenstockError as error:
-            self._say("etcd does not answer for the list of copies, trying again: %s", error)
-            self._look_around()  # A segment that could not be started must not wait for etcd.
+            self._log_rarely("etcd does not answer for the list of copies, trying again: %s", error)
+            self._maintain()  # A segment that could not be started must not wait for etcd.
             self._closed.wait(_ETCD_RETRY_S)
             self._calls.put(ReadEntry())
             return
         if found is None:
-            self._say("the list of copies is gone from etcd: %s%s", LOGS, node_id)
+            self._log_rarely("the list of copies is gone from etcd: %s%s", LOGS, node_id)
             self._closed.wait(_ETCD_RETRY_S)
             self._calls.put(ReadEntry())
             return
         with self._lock:
             self._do(self._primary.entry_seen(*found))
 
-    def _look_around(self) -> None:
-        leaving = self._recruits.leaving()
+    def _maintain(self) -> None:
+        draining = self._peers.draining
         with self._lock:
-            self._do(self._primary.leaving(leaving))
+            self._do(self._primary.draining(draining))
             if self.over:
                 return
             self._mark()
-            entry, joining = self._primary.entry, self._primary.joining
-            known = {entry.primary.disk, *(copy.disk for copy in entry.replicas), joining}
+            entry, learner = self._primary.entry, self._primary.learner
+            known = {entry.primary.disk, *(copy.disk for copy in entry.replicas), learner}
             for disk in [disk for disk in self._shippers if disk not in known]:
                 self._shippers.pop(disk).close()
             is_missing = self._moves_to and self._moves_to not in known
-            if joining is not None or not (self._primary.lacks_copy or is_missing):
+            if learner is not None or not (self._primary.needs_replica or is_missing):
                 return
-        spare = self._spare()
-        if spare is not None:
+        candidate = self._candidate()
+        if candidate is not None:
             with self._lock:
-                self._do(self._primary.spare(Copy(spare.pump, spare.id)))
-            _joining()
+                self._do(self._primary.candidate(Copy(candidate.pump, candidate.id)))
+            _learner()
 
     def _mark(self) -> None:
         now_s = time.monotonic()
@@ -516,30 +521,30 @@ class Shipping:
             self._marked_s = now_s
             self._do(self._primary.marks())
 
-    def _spare(self) -> Disk | None:
-        return self._recruits.spare(
+    def _candidate(self) -> Disk | None:
+        return self._peers.candidate(
             self.entry,
-            shunned=[disk for disk in list(self._silent_s) if self._is_shunned(disk)],
+            excluded=[disk for disk in list(self._silent_s) if self._is_backed_off(disk)],
             moves_to=self._moves_to,
         )
 
-    def _is_shunned(self, disk: str) -> bool:
+    def _is_backed_off(self, disk: str) -> bool:
         eligible = any(copy.disk == disk for copy in self.entry.eligible)
-        shunned_s = _SHUNNED_ELIGIBLE_S if eligible else _SHUNNED_S
-        return time.monotonic() - self._silent_s.get(disk, float("-inf")) < shunned_s
+        back_off_s = _BACK_OFF_ELIGIBLE_S if eligible else _BACK_OFF_S
+        return time.monotonic() - self._silent_s.get(disk, float("-inf")) < back_off_s
 
     def _why_none_joins(self) -> str:
-        if self._primary.joining is not None:
+        if self._primary.learner is not None:
             return "; one is being given the log"
-        if self._spare() is not None:
+        if self._candidate() is not None:
             return ""
-        if strangers := self._primary.strangers:
-            return f"; {self._stranger_problem(*next(iter(strangers.items())))}"
-        apart = self._recruits.apart
+        if foreign_disks := self._primary.foreign_disks:
+            return f"; {self._foreign_problem(*next(iter(foreign_disks.items())))}"
+        apart = self._peers.apart
         what = f" with another {apart}" if apart else ""
         return f"; there is no other Pump{what} whose disk could take one"
 
-    def _say(self, text: str, *fields: object) -> None:
-        if time.monotonic() - self._said_s >= _SAID_EVERY_S:
-            self._said_s = time.monotonic()
+    def _log_rarely(self, text: str, *fields: object) -> None:
+        if time.monotonic() - self._reported_s >= _REPORT_EVERY_S:
+            self._reported_s = time.monotonic()
             log.error(text, *fields)

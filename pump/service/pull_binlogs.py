@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pump.store.storage import Pulled, Storage
     from pump.store.stream import Large
 
+PULL_BATCH_BYTES = 1 << 20
+"""The maximum size of a message to a Drainer."""
 _COUNT_MAX = 4096
 _THREADS = 4
 

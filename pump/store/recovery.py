@@ -61,8 +61,8 @@ from penstock.wire.binlog import BinlogType
 from pump.store.checkpoint import Checkpoint, checkpoint_of
 from pump.store.index import Index, Purge
 from pump.store.record import CHUNK, IN_ONE, Fields, largest_ts
-from pump.store.segment_removal import Needed, finish_purge
 from pump.store.sorter import Open, Sorter
+from pump.store.space import Needed, finish_purge
 from pump.store.transactions import OPEN_MAX, Ledger
 
 log = logging.getLogger(__name__)

@@ -110,8 +110,7 @@ from pump.store.record import (
     largest_ts,
 )
 from pump.store.recovery import Progress, Recovered, StorageConfig, lock_folder, recover
-from pump.store.segment_removal import carry_out
-from pump.store.space import IncomingTransactions, Reserve
+from pump.store.space import IncomingTransactions, Reserve, carry_out
 from pump.store.stream import Pulled, Stream
 
 __all__ = [

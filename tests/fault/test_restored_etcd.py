@@ -23,7 +23,7 @@ from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog
 from penstock_local.etcd import EtcdServer
 from pump.cluster.identity import kept_disk_id
-from pump.replication.replicas import COPIES_FOLDER
+from pump.replication.replicas import REPLICAS_FOLDER
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.servers.pump_session import PumpSession
@@ -256,7 +256,7 @@ def test_a_log_that_no_disk_has_any_more_begins_again_after_a_decision(
     registry.put(NodeKind.DRAINER, replace(waiting, state=NodeState.OFFLINE))
     for pump in others:
         pump.wait_for(rf"the copy of pump {first.node_id} goes", WAIT_S)
-        copy = pump.data_dir / COPIES_FOLDER / first.node_id
+        copy = pump.data_dir / REPLICAS_FOLDER / first.node_id
         eventually(lambda copy=copy: not copy.exists(), WAIT_S)  # type: ignore[misc]
         pump.kill_all()
     backup.put_back()

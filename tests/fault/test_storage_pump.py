@@ -26,7 +26,6 @@ pytestmark = pytest.mark.fault
 PumpFactory = Callable[..., PumpProcess]
 SETTINGS = {
     "storage_segment_bytes_max": 100_000,
-    "fake_binlog_interval_pulled_s": 0.1,
     # A writer that is stopped while it repeats a Prewrite leaves an orphan, which holds the stream.
     "txn_timeout_s": 10,
 }

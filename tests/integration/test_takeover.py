@@ -28,9 +28,10 @@ from penstock.log.segments import Place
 from penstock.node import command
 from penstock_local.etcd import EtcdServer
 from pump.replication import failover
-from pump.replication.failover import StandIn, Surroundings, TakeOvers, arguments_for
-from pump.replication.protocol.messages import Append, Ask, Have, Name, SignOfLife, Standing
-from pump.replication.replicas import Copies
+from pump.replication.failover import Failovers, StandbyProcess, arguments_for
+from pump.replication.peers import Peers
+from pump.replication.protocol.messages import Append, Ask, Have, Name, ReplicaState, SignOfLife
+from pump.replication.replicas import Replicas
 from tests.kit.wait import until
 
 CLUSTER, OWN, DEAD = 7, Copy("pump-3", "3" * 32), Copy("pump-1", "1" * 32)
@@ -41,36 +42,49 @@ _WAITS = [sys.executable, "-c", "import time; time.sleep(60)"]
 _ENDS = [sys.executable, "-c", ""]
 
 
+class SeenPeers(Peers):
+    """What a rig says of the log, its Pump and the disks."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(CLUSTER, OWN)
+        self._rig = rig
+
+    def state(self, node_id: str) -> NodeState | None:
+        self._rig.asked += 1
+        self._rig.meanwhile()
+        return self._rig.state
+
+    def entry(self, node_id: str) -> LogEntry | None:
+        return self._rig.entry
+
+    @property
+    def draining(self) -> set[str]:
+        return self._rig.draining
+
+
 class Rig:
     def __init__(self, folder: Path) -> None:
-        self.copies = Copies(folder, node_id="pump-3", cluster_id=CLUSTER, disk=OWN.disk)
+        self.copies = Replicas(folder, node_id="pump-3", cluster_id=CLUSTER, disk=OWN.disk)
         self.entry: LogEntry | None = LISTED
         self.state: NodeState | None = NodeState.ONLINE
         self.command = _WAITS
         self.asked = 0
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens before etcd has answered."""
-        self.leaving: set[str] = set()
+        self.draining: set[str] = set()
         self.copy_begins: int | None = 0
-        around = Surroundings(
-            OWN.disk,
-            entry=lambda node_id: self.entry,
-            state=self._state,
-            start=lambda node_id, folder: asyncio.create_subprocess_exec(*self.command),
-            leaving=lambda: self.leaving,
+        self.failovers = Failovers(
+            self.copies,
+            SeenPeers(self),
+            lambda node_id, folder: asyncio.create_subprocess_exec(*self.command),
+            after_s=AFTER_S,
         )
-        self.takeovers = TakeOvers(self.copies, around, AFTER_S)
-
-    def _state(self, node_id: str) -> NodeState | None:
-        self.asked += 1
-        self.meanwhile()
-        return self.state
 
 
-async def given(copies: Copies, first: int | None) -> None:
+async def given(copies: Replicas, first: int | None) -> None:
     """Give a copy an empty segment, if any, as the primary does in whose epoch it is."""
     standing = await copies.follow(NAME, Ask(4), b"")
-    assert standing == Standing(4, ())
+    assert standing == ReplicaState(4, ())
     if first is not None:
         checked = Head(first, 0, 0, 4).encoded()
         head = checked + value(checked).to_bytes(4, "little")
@@ -86,13 +100,13 @@ def run(folder: Path, test: Callable[[Rig], Awaitable[None]], **facts: object) -
         for name, fact in facts.items():
             setattr(rig, name, fact)
         await given(rig.copies, rig.copy_begins)
-        watching = asyncio.create_task(rig.takeovers.run())
+        watching = asyncio.create_task(rig.failovers.run())
         try:
             await test(rig)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            await rig.takeovers.close()
+            await rig.failovers.close()
             await rig.copies.close()
 
     asyncio.run(body())
@@ -101,12 +115,12 @@ def run(folder: Path, test: Callable[[Rig], Awaitable[None]], **facts: object) -
 async def left_alone(rig: Rig) -> None:
     await until(lambda: rig.asked > 0)
     await asyncio.sleep(4 * AFTER_S)
-    assert rig.takeovers.running == []
+    assert rig.failovers.running == []
 
 
 def test_a_silent_primary_s_log_is_taken_over_by_who_is_listed(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        await until(lambda: rig.takeovers.running == ["pump-1"])
+        await until(lambda: rig.failovers.running == ["pump-1"])
         assert not rig.copies.is_held("pump-1")
 
     run(tmp_path, body)
@@ -123,7 +137,7 @@ def test_a_copy_that_was_put_back_to_before_the_mark_takes_nothing_over(tmp_path
 
 def test_a_disk_that_is_the_primary_already_has_its_pump_started_again(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        await until(lambda: rig.takeovers.running == ["pump-1"])
+        await until(lambda: rig.failovers.running == ["pump-1"])
 
     run(tmp_path, body, entry=LISTED.claimed(OWN), state=NodeState.PAUSED)
 
@@ -138,7 +152,7 @@ def test_a_copy_that_is_newer_than_a_restored_etcd_is_taken_over_whatever_the_st
     tmp_path: Path, state: NodeState
 ) -> None:
     async def body(rig: Rig) -> None:
-        await until(lambda: rig.takeovers.running == ["pump-1"])
+        await until(lambda: rig.failovers.running == ["pump-1"])
 
     run(tmp_path, body, entry=LogEntry(epoch=3, primary=DEAD), state=state)
 
@@ -156,7 +170,7 @@ def test_a_copy_that_lacks_what_the_list_says_takes_nothing_over_and_is_followed
 ) -> None:
     async def body(rig: Rig) -> None:
         await until(lambda: "cannot take over" in caplog.text)
-        assert rig.takeovers.running == []
+        assert rig.failovers.running == []
         await until(lambda: rig.copies.is_held("pump-1"))
         await rig.copies.follow(NAME, Ask(5), b"")
 
@@ -171,7 +185,7 @@ def test_a_copy_whose_files_were_deleted_by_hand_takes_nothing_over(
         shutil.rmtree(rig.copies.folder("pump-1") / "log")
         rig.entry = LISTED
         await until(lambda: "cannot take over" in caplog.text)
-        assert rig.takeovers.running == []
+        assert rig.failovers.running == []
 
     run(tmp_path, body, entry=None)
 
@@ -181,7 +195,7 @@ def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> No
         for _ in range(30):
             await rig.copies.follow(NAME, SignOfLife(4), b"")
             await asyncio.sleep(AFTER_S / 5)
-            assert rig.takeovers.running == []
+            assert rig.failovers.running == []
 
     run(tmp_path, body)
 
@@ -197,7 +211,7 @@ def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
     async def body(rig: Rig) -> None:
         rig.meanwhile = lambda: rig.copies._heard(rig.copies._copies["pump-1"], 4)
         await until(lambda: rig.asked > 1)
-        assert (rig.takeovers.running, rig.copies.names()) == ([], ["pump-1"])
+        assert (rig.failovers.running, rig.copies.names()) == ([], ["pump-1"])
 
     run(tmp_path, body, state=state)
 
@@ -210,7 +224,7 @@ def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
 
     async def body(rig: Rig) -> None:
         await asyncio.sleep(10 * AFTER_S)
-        assert (rig.takeovers.running, rig.asked) == ([], 0)
+        assert (rig.failovers.running, rig.asked) == ([], 0)
 
     run(tmp_path, body)
 
@@ -222,11 +236,11 @@ def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again
     monkeypatch.setattr(failover, "_AGAIN_S", 0.0)
 
     async def body(rig: Rig) -> None:
-        await until(lambda: rig.takeovers.running == ["pump-1"])
-        rig.takeovers._after_s = 60.0
-        await until(lambda: not rig.takeovers.running)
+        await until(lambda: rig.failovers.running == ["pump-1"])
+        rig.failovers._after_s = 60.0
+        await until(lambda: not rig.failovers.running)
         await asyncio.sleep(0.5)
-        assert rig.takeovers.running == []
+        assert rig.failovers.running == []
 
     run(tmp_path, body, command=_ENDS)
 
@@ -238,21 +252,21 @@ def test_a_disk_that_leaves_takes_nothing_over_where_another_copy_can(tmp_path: 
 
     async def waits(rig: Rig) -> None:
         await asyncio.sleep(12 * AFTER_S)
-        assert rig.takeovers.running == []
+        assert rig.failovers.running == []
 
-    run(tmp_path / "other", waits, entry=listed, leaving={OWN.disk})
+    run(tmp_path / "other", waits, entry=listed, draining={OWN.disk})
 
     async def body(rig: Rig) -> None:
-        await until(lambda: rig.takeovers.running == ["pump-1"])
+        await until(lambda: rig.failovers.running == ["pump-1"])
 
-    run(tmp_path / "alone", body, leaving={OWN.disk})
+    run(tmp_path / "alone", body, draining={OWN.disk})
 
 
 def test_a_log_is_followed_again_once_the_pump_on_it_has_ended(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        await until(lambda: rig.takeovers.running == ["pump-1"])
+        await until(lambda: rig.failovers.running == ["pump-1"])
         rig.entry = None
-        await until(lambda: rig.copies.is_held("pump-1") and not rig.takeovers.running)
+        await until(lambda: rig.copies.is_held("pump-1") and not rig.failovers.running)
         await rig.copies.follow(NAME, Ask(5), b"")
 
     run(tmp_path, body, command=_ENDS)
@@ -279,14 +293,14 @@ def test_a_pump_is_started_as_its_parent_was_but_for_what_must_differ() -> None:
 
 def test_a_stand_in_is_a_pump_as_soon_as_it_has_its_arguments(tmp_path: Path) -> None:
     async def body() -> int:
-        stand_in = StandIn(tmp_path / "copies")
-        await stand_in.keep()
-        waiting = stand_in.process
+        standby = StandbyProcess(tmp_path / "copies")
+        await standby.keep()
+        waiting = standby.process
         assert waiting is not None
         assert waiting.returncode is None
-        process = await stand_in.take(["--copies", "many"])
+        process = await standby.take(["--copies", "many"])
         assert process is waiting
-        assert stand_in.process is None
+        assert standby.process is None
         return await process.wait()
 
     assert asyncio.run(body()) == command.NEEDS_OPERATOR
@@ -294,13 +308,13 @@ def test_a_stand_in_is_a_pump_as_soon_as_it_has_its_arguments(tmp_path: Path) ->
 
 def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> None:
     async def body() -> None:
-        stand_in = StandIn(tmp_path / "copies")
-        await stand_in.keep()
-        first = stand_in.process
+        standby = StandbyProcess(tmp_path / "copies")
+        await standby.keep()
+        first = standby.process
         assert first is not None
         first.kill()
         await first.wait()
-        process = await stand_in.take(["--version"])
+        process = await standby.take(["--version"])
         assert process.pid != first.pid
         assert await process.wait() == 0
 
@@ -308,13 +322,13 @@ def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> N
 
 
 _STANDS_IN = (
-    "import asyncio, pathlib, sys; from pump.replication.failover import StandIn\n"
+    "import asyncio, pathlib, sys; from pump.replication.failover import StandbyProcess\n"
     "async def wait():\n"
-    "    stand_in = StandIn(pathlib.Path(sys.argv[1]), sys.argv[3:])\n"
-    "    await stand_in.keep(int(sys.argv[2]))\n"
-    "    print(stand_in.process.pid, flush=True)\n"
+    "    standby = StandbyProcess(pathlib.Path(sys.argv[1]), sys.argv[3:])\n"
+    "    await standby.keep(int(sys.argv[2]))\n"
+    "    print(standby.process.pid, flush=True)\n"
     "    await asyncio.to_thread(sys.stdin.read)\n"
-    "    await stand_in.close()\n"
+    "    await standby.close()\n"
     "asyncio.run(wait())\n"
 )
 """A process with a stand-in, until its input ends."""
@@ -339,7 +353,7 @@ def test_a_stand_in_has_grpc_log_as_every_pump_does() -> None:
         "        if name == 'grpc':\n"
         "            print(os.environ.get('GRPC_VERBOSITY'))\n"
         "sys.meta_path.insert(0, Hook())\n"
-        "import pump.stand_in\n"
+        "import pump.standby\n"
     )
     env = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
     assert check_output([sys.executable, "-c", program], env=env, text=True) == "INFO\n"
@@ -387,10 +401,10 @@ def test_a_stand_in_ends_without_a_word_when_no_one_wants_it_or_its_parent_dies(
         assert child.wait(20) in (0, None)  # None: it is no child of ours.
 
     async def body() -> int | None:
-        stand_in = StandIn(tmp_path)
-        await stand_in.keep()
-        process = stand_in.process
-        await stand_in.close()
+        standby = StandbyProcess(tmp_path)
+        await standby.keep()
+        process = standby.process
+        await standby.close()
         assert process is not None
         return process.returncode
 

@@ -126,7 +126,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         settings = {
             "etcd_urls": server.url,
             "pd_address": cluster.url,
-            "resolver_lock_wait_s": 0.3,
             "resolver_timeout_s": 1,
         }
         pump = PumpProcess(home / "pump-1", "pump-1", settings).start()
@@ -307,7 +306,7 @@ def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_sec
 def test_no_time_decides_while_tikv_cannot_answer(
     etcd: Any, etcd_server: EtcdServer, cluster: TidbCluster, pump_factory: Factory
 ) -> None:
-    quick = {"resolver_lock_wait_s": 0.1, "resolver_timeout_s": 0.5, "txn_timeout_s": 0.5}
+    quick = {"resolver_timeout_s": 0.5, "txn_timeout_s": 0.5}
     scripted = Tidb(cluster, pump_factory(etcd_server.url, pd_address=cluster.url, **quick))
     store = cluster.store_servers[1]
     store.stop()

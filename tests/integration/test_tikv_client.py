@@ -18,9 +18,7 @@ from penstock.oracle.client import OracleClient
 from penstock.oracle.pd import PdLeader, pd_tls_of
 from penstock.pb import tikvpb_pb2
 from penstock.security.tls import Tls
-from pump.tikv.channels import Channels
-from pump.tikv.placement import Placement
-from pump.tikv.transaction_status import State, Tikv, TransactionStatus
+from pump.tikv import Channels, Placement, State, Tikv, TransactionStatus
 from tests.kit.fakes.scripted_tidb import (
     CLUSTER_ID,
     FIRST_REGION,

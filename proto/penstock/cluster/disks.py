@@ -37,14 +37,14 @@ class Disk:
     pump: str
     host: str
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    is_leaving: bool = False
+    is_draining: bool = False
     """True while it drains: its replicas are replaced, and it gets no further replica."""
     knows_ids: bool = True
     """False for an older Pump, which accepts no segments with an epoch's id."""
 
     def to_json(self) -> str:
         fields: dict[str, Any] = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
-        fields |= {"leaving": True} if self.is_leaving else {}
+        fields |= {"leaving": True} if self.is_draining else {}
         fields |= {"epoch_ids": True} if self.knows_ids else {}
         return json.dumps(fields, ensure_ascii=False)
 
@@ -56,9 +56,9 @@ class Disk:
             pump, host, labels = fields["pump"], fields["host"], fields["labels"]
             if not (isinstance(pump, str) and isinstance(host, str) and isinstance(labels, dict)):
                 raise TypeError("pump and host are texts, labels an object")
-            is_leaving = fields.get("leaving", False)
+            is_draining = fields.get("leaving", False)
             knows_ids = fields.get("epoch_ids", False)
-            if not (isinstance(is_leaving, bool) and isinstance(knows_ids, bool)):
+            if not (isinstance(is_draining, bool) and isinstance(knows_ids, bool)):
                 raise TypeError("leaving and epoch_ids are true or false")
         except (ValueError, TypeError, KeyError) as error:
             raise Malformed(
@@ -66,7 +66,7 @@ class Disk:
                 "delete it: its Pump writes it again",
                 Code.ETCD_VALUE,
             ) from error
-        return cls(key.removeprefix(DISKS), pump, host, labels, is_leaving, knows_ids)
+        return cls(key.removeprefix(DISKS), pump, host, labels, is_draining, knows_ids)
 
 
 class Disks:
@@ -113,9 +113,9 @@ class Offered:
             raise
         self._lease = lease
 
-    def say(self, is_leaving: bool) -> None:
+    def set_draining(self, is_draining: bool) -> None:
         """Register the disk as draining or staying; `Retryable` when etcd does not answer."""
-        self._disk = replace(self._disk, is_leaving=is_leaving)
+        self._disk = replace(self._disk, is_draining=is_draining)
         if self._lease is None or self._lease.is_lost():
             self.renew()
         else:

@@ -8,7 +8,7 @@
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (records.py)
 /penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (`Heartbeats`)
 /penstock/v1/entered/<pump>          decimal: before this a Pump held nothing that Drainers lacked
-/penstock/v1/runs/<pump>             an id of its last start on its folder (pump/cluster/past.py)
+/penstock/v1/runs/<pump>             an id of its last start on its folder (pump's identity.py)
 /penstock/v1/last_words/<pump>       the data of a cleanly shut down Pump (records.py)
 /penstock/v1/sources/<id>            the state of a MySQL source (pumpclient/mysql/source/state)
 

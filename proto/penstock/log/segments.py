@@ -6,7 +6,7 @@
 One thread appends; any number read, at positions that an append returned and a `sync` made
 durable. The files are numbered without gaps, each as long as its successor says.
 
-Damage that a read finds is repaired first, if `mend_with` provides a repair.
+Damage that a read finds is repaired first, if `repair_with` provides a repair.
 
 The live file is longer than its content: it is extended in steps, by zeros, so that a sync need not
 write the file's length (on ext4 two thirds of the time). A clean shutdown and a successor cut the
@@ -94,7 +94,7 @@ class Segments:
         self._spent = False  # True once the live file must not be written to again.
         self._marked = True  # True while nothing lies after the mark of a clean shutdown.
         self._reader = PayloadReader(folder, files)
-        self._mend: Callable[[int], bool] = lambda number: False
+        self._repair: Callable[[int], bool] = lambda number: False
         self._synced_largest_ts = self.largest_ts = self._live.earlier_largest_ts
         """The largest timestamp in the log; its opener raises this to the timestamps it knows."""
 
@@ -244,13 +244,13 @@ class Segments:
                 number = int(Path(error.path).stem)
                 if isinstance(error, Unreadable) and error.errno != errno.EIO:
                     raise
-                if number in tried or not self._mend(number):
+                if number in tried or not self._repair(number):
                     raise
                 tried.add(number)
 
-    def mend_with(self, mend: Callable[[int], bool]) -> None:
+    def repair_with(self, repair: Callable[[int], bool]) -> None:
         """Set the function that repairs a segment before a read fails; False: not repaired."""
-        self._mend = mend
+        self._repair = repair
 
     def find(self, number: int) -> Segment | None:
         return self._segments.get(number)

@@ -29,19 +29,19 @@ storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a g
             unacknowledged. Appends only while `is_ready`. In a lasting wait, Prewrites are refused
             as Retryable, and Commits wait. Leaves no mark of a clean shutdown in a segment that was
             never acknowledged, because a frame there proves that all data before it is settled.
-follower    `FollowedLog` on a `CopiedLog` (`penstock/log/copied_log.py`), each in a separate
+follower    `ReplicaLog` on a `ReplicaSegments` (`penstock/log/replica.py`), each in a separate
             thread (`pump/replication/replicas.py`). Either the follower, or a Pump after a failover
             to that folder, holds the folder's lock. So no request bypasses a primary on the same
             disk, which would have to hear of it by `outran`.
 shipper     A stream for each follower: reads the bytes of an `Append` from the log and sends them
             along; a `Prepend` is a separate call, in pieces, because live groups must not wait for
-            it. `connected` when a stream starts, `silent` after `replica-timeout-s`.
+            it. `connected` when a stream starts, `silent` after its time-out.
 entry       `penstock.cluster.log_entry`: carries out `Swap` and `ReadEntry`, which is repeated
             until an answer comes; passes watched entries to `entry_seen`.
 take-over   Starts a `Claim` on a replica when the primary has been silent, and at each start of a
             Pump; a suspicion may be wrong. After a claim is won, opens the folder as a storage.
-membership  Puts the status with a comparison of the entry's `revision` (R8); offers `spare` disks;
-            reports by `needs` the segments that Drainers and open transactions still need.
+membership  Puts the status with a comparison of the entry's `revision` (R8); offers disks by
+            `candidate`; reports by `needs` the segments that Drainers and open transactions need.
 
 When an action fails, or on `StepDown`, the state in memory is dropped and the folder reopened.
 """

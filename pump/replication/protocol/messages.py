@@ -66,7 +66,7 @@ class Prepend(NamedTuple):
     link: Link
 
 
-class Standing(NamedTuple):
+class ReplicaState(NamedTuple):
     """The log of a replica that has promised `epoch`; it need not agree with the primary's."""
 
     epoch: int
@@ -96,7 +96,7 @@ class Refusal(NamedTuple):
 
 
 Request = Ask | Append | Prepend
-Answer = Standing | Have | Damaged | Refusal
+Answer = ReplicaState | Have | Damaged | Refusal
 
 
 class Reply(NamedTuple):
@@ -257,7 +257,7 @@ def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
 def encode_answer(epoch: int, answer: Answer | None) -> bytes:
     """Return a `FollowReply`; None answers a heartbeat."""
     reply = pb.FollowReply(epoch=epoch)
-    if isinstance(answer, Standing):
+    if isinstance(answer, ReplicaState):
         reply.standing.CopyFrom(_links_message(answer.links))
     elif isinstance(answer, Have):
         place = answer.place
@@ -276,7 +276,7 @@ def decode_answer(data: bytes) -> Answer | None:
     reply = pb.FollowReply.FromString(data)
     kind = reply.WhichOneof("answer")
     if kind == "standing":
-        return Standing(reply.epoch, _links_of(reply.standing))
+        return ReplicaState(reply.epoch, _links_of(reply.standing))
     if kind == "have":
         have = reply.have
         return Have(reply.epoch, Place(have.segment, have.offset), have.first)

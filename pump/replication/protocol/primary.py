@@ -60,8 +60,8 @@ from pump.replication.protocol.messages import (
     Prepend,
     ReadEntry,
     Refusal,
+    ReplicaState,
     Send,
-    Standing,
     StepDown,
     Swap,
 )
@@ -115,22 +115,22 @@ class Primary:
         self.acknowledged = self.synced = self._base = _NOTHING
         self.is_over = False
         self._followers: dict[str, Follower] = {}
-        self._joining: Follower | None = None
+        self._learner: Follower | None = None
         self._silent: set[str] = set()
         self._damaged: dict[str, tuple[int, int]] = {}
         """Damage of replicas, and the epoch of its report; until they are re-initialised."""
-        self._mended: dict[str, int] = {}
+        self._repaired: dict[str, int] = {}
         """Their last damage that is gone; an answer that names it comes late."""
         self._older: set[str] = set()
         """Disks of the entry that were restored to an older state."""
-        self._leaving: frozenset[str] = frozenset()
+        self._draining: frozenset[str] = frozenset()
         self._moves_to = ""
         self._gives_away = False
         self._needed = self.entry.needed
         self._marks = _NOTHING
         self._promised = 0  # By a replica, for a primary that may never have existed.
         self._promised_by = ""
-        self.strangers: dict[str, Link] = {}
+        self.foreign_disks: dict[str, Link] = {}
         """Disks that are not listed and have another history of this log, by a segment of it."""
         self._proposal: Proposal | None = None
 
@@ -140,21 +140,21 @@ class Primary:
         return not self.is_over and self.acknowledged == self.chain.end
 
     @property
-    def joining(self) -> str | None:
-        return None if self._joining is None else self._joining.copy.disk
+    def learner(self) -> str | None:
+        return None if self._learner is None else self._learner.copy.disk
 
     @property
-    def lacks_copy(self) -> bool:
+    def needs_replica(self) -> bool:
         """True while a candidate is accepted: too few listed disks stay, and none is joining."""
-        is_possible = not self.is_over and self._joining is None
+        is_possible = not self.is_over and self._learner is None
         return is_possible and len(self._staying()) < self.entry.copies
 
     @property
-    def staying_whole(self) -> list[str]:
+    def staying_complete(self) -> list[str]:
         """The listed disks that stay and may take over; the own disk only if the log stays."""
         return [copy.disk for copy in self._staying() if copy.first <= self.entry.needed]
 
-    def lacks_bytes(self, disk: str) -> int | None:
+    def missing_bytes(self, disk: str) -> int | None:
         """Return how much needed data a replica lacks; None for a disk without a replica."""
         follower = self._follower(disk)
         if follower is None:
@@ -232,8 +232,8 @@ class Primary:
             return self._is_damaged(follower, answer)
         known = self._damaged.get(disk)
         if known is not None and known[1] < self.entry.epoch:  # It may be from before.
-            self._mended[disk] = self._damaged.pop(disk)[0]
-        if isinstance(answer, Standing):
+            self._repaired[disk] = self._damaged.pop(disk)[0]
+        if isinstance(answer, ReplicaState):
             return self._stands(follower, answer)
         return self._has(follower, answer)
 
@@ -252,26 +252,26 @@ class Primary:
         return [Send(follower.copy, Ask(self.entry.epoch))]
 
     def silent(self, disk: str) -> Actions:
-        if self._joining is not None and self._joining.copy.disk == disk:
+        if self._learner is not None and self._learner.copy.disk == disk:
             if self._proposal is None or self._proposal.entry.replica(disk) is None:
-                self._joining = None
+                self._learner = None
         elif disk in self._followers:
             self._silent.add(disk)
         return self._proposed()
 
-    def spare(self, copy: Copy) -> Actions:
+    def candidate(self, copy: Copy) -> Actions:
         """Offer a Pump's disk; it is taken if too few replicas stay or the log moves to it."""
-        barred = {self._copy.disk, *self._followers, *self._leaving}
-        if self.is_over or self._joining is not None or copy.disk in barred:
+        barred = {self._copy.disk, *self._followers, *self._draining}
+        if self.is_over or self._learner is not None or copy.disk in barred:
             return []
-        if not self.lacks_copy and copy.disk != self._moves_to:
+        if not self.needs_replica and copy.disk != self._moves_to:
             return []
-        self._joining = Follower(copy)
+        self._learner = Follower(copy)
         return self.connected(copy.disk)
 
-    def leaving(self, disks: Collection[str]) -> Actions:
+    def draining(self, disks: Collection[str]) -> Actions:
         """Set the complete list of draining disks, whose replicas are replaced first."""
-        self._leaving = frozenset(disks)
+        self._draining = frozenset(disks)
         return self._proposed()
 
     def moves_to(self, disk: str) -> Actions:
@@ -320,10 +320,10 @@ class Primary:
         if self.entry.epoch == before.epoch:
             return self._proposed()
         known = dict(self._followers)
-        if self._joining is not None:
-            known[self._joining.copy.disk] = self._joining
-        if self._joining is not None and self.entry.replica(self._joining.copy.disk) is not None:
-            self._joining = None
+        if self._learner is not None:
+            known[self._learner.copy.disk] = self._learner
+        if self._learner is not None and self.entry.replica(self._learner.copy.disk) is not None:
+            self._learner = None
         self._followers = {copy.disk: known[copy.disk] for copy in self.entry.replicas}
         self._older &= {copy.disk for copy in self.entry.copies_known}
         for copy in self.entry.replicas:
@@ -358,7 +358,7 @@ class Primary:
         return [Swap(*self._proposal)]
 
     def _wanted(self) -> LogEntry | None:
-        damaged = [disk for disk in self._damaged if not self._may_begin_again(disk)]
+        damaged = [disk for disk in self._damaged if not self._may_reinitialise(disk)]
         if damaged or self._older:
             return self.entry.without_damaged([*damaged, *self._older])
         if self._silent:
@@ -368,8 +368,8 @@ class Primary:
         heir = self.entry.replica(self._moves_to) if self._gives_away else None
         if heir is not None and heir.first <= self.entry.needed:
             return self.entry.claimed(heir)
-        if self._joining is not None and self._is_whole(self._joining):
-            return self.entry.joined(replace(self._joining.copy, first=self._joining.first))
+        if self._learner is not None and self._is_complete(self._learner):
+            return self.entry.joined(replace(self._learner.copy, first=self._learner.first))
         for copy in self.entry.replicas:
             first = self._followers[copy.disk].first
             if first <= self.entry.needed < copy.first:
@@ -392,25 +392,25 @@ class Primary:
 
     def _staying(self) -> list[Copy]:
         own = [] if self._moves_to else [self._copy]
-        return own + [copy for copy in self.entry.replicas if copy.disk not in self._leaving]
+        return own + [copy for copy in self.entry.replicas if copy.disk not in self._draining]
 
     def _dispensable(self) -> Copy | None:
-        if not self._are_enough_whole():
+        if not self._are_enough_complete():
             return None
         replicas, staying = self.entry.replicas, self._staying()
         for copy in replicas:
-            if copy.disk in self._leaving:
+            if copy.disk in self._draining:
                 return copy
         if len(staying) <= self.entry.copies:
             return None
         over = [copy for copy in reversed(replicas) if copy.disk != self._moves_to]
         return max(over, key=lambda copy: copy.first > self.entry.needed, default=None)
 
-    def _are_enough_whole(self) -> bool:
-        return len(self.staying_whole) >= self.entry.copies
+    def _are_enough_complete(self) -> bool:
+        return len(self.staying_complete) >= self.entry.copies
 
-    def _is_whole(self, joining: Follower) -> bool:
-        return joining.have >= max(self._base, self.acknowledged)
+    def _is_complete(self, learner: Follower) -> bool:
+        return learner.have >= max(self._base, self.acknowledged)
 
     # Acknowledging.
 
@@ -426,24 +426,24 @@ class Primary:
 
     def _counted(self) -> list[Follower]:
         counted = list(self._followers.values())
-        if self._joining is not None and self._proposal is not None:
-            disk = self._joining.copy.disk
+        if self._learner is not None and self._proposal is not None:
+            disk = self._learner.copy.disk
             if self._proposal.entry.replica(disk) is not None:  # The swap may have won by now.
-                counted.append(self._joining)
+                counted.append(self._learner)
         return counted
 
     # Shipping.
 
     def _follower(self, disk: str) -> Follower | None:
-        if self._joining is not None and self._joining.copy.disk == disk:
-            return self._joining
+        if self._learner is not None and self._learner.copy.disk == disk:
+            return self._learner
         return self._followers.get(disk)
 
     def _all_followers(self) -> list[Follower]:
-        joining = [self._joining] if self._joining is not None else []
-        return [*self._followers.values(), *joining]
+        learner = [self._learner] if self._learner is not None else []
+        return [*self._followers.values(), *learner]
 
-    def _stands(self, follower: Follower, standing: Standing) -> Actions:
+    def _stands(self, follower: Follower, standing: ReplicaState) -> Actions:
         """Continue where the logs part; the replica has synced everything before, and has promised.
 
         If a replica shares nothing with this log, nothing in it was acknowledged, because
@@ -451,8 +451,8 @@ class Primary:
         never acknowledged, it joins again.
         """
         if (strange := foreign(self.entry, standing.links)) is not None:
-            return self._is_stranger(follower, strange)
-        self.strangers.pop(follower.copy.disk, None)
+            return self._is_foreign(follower, strange)
+        self.foreign_disks.pop(follower.copy.disk, None)
         follower.sent = follower.given = follower.instead_of = None
         follower.damage = 0
         if self._is_older(follower, standing):
@@ -460,7 +460,7 @@ class Primary:
             follower.at = None
             return self._proposed()
         follower.at = self.chain.agreement(standing.links)
-        if follower.at is None and follower is not self._joining:
+        if follower.at is None and follower is not self._learner:
             return self.silent(follower.copy.disk)
         begin = self._copy_begins()
         if follower.at is None or self._is_far(follower, follower.at, begin):
@@ -469,11 +469,11 @@ class Primary:
             return self._ship(follower)
         return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
 
-    def _is_older(self, follower: Follower, standing: Standing) -> bool:
+    def _is_older(self, follower: Follower, standing: ReplicaState) -> bool:
         disks = {copy.disk for copy in self.entry.copies_known}
         return follower.copy.disk in disks and lacks(Chain(standing.links), self.entry.mark)
 
-    def _is_stranger(self, follower: Follower, strange: Link) -> Actions:
+    def _is_foreign(self, follower: Follower, strange: Link) -> Actions:
         """Stop serving if a listed disk has another history; bar other such disks from joining."""
         disk, entry = follower.copy.disk, self.entry
         if disk in {copy.disk for copy in entry.copies_known}:
@@ -482,26 +482,26 @@ class Primary:
                 f" {strange.epoch} (id {strange.epoch_id:06x}), which is of another history than"
                 f" epoch {entry.epoch} (id {entry.id:06x}) in etcd"
             )
-        self.strangers[disk] = strange
+        self.foreign_disks[disk] = strange
         if self._proposal is None or self._proposal.entry.replica(disk) is None:
-            self._joining = None
+            self._learner = None
         return self._proposed()
 
     def _is_damaged(self, follower: Follower, answer: Damaged) -> Actions:
         disk = follower.copy.disk
-        if answer.damage == self._mended.get(disk):
+        if answer.damage == self._repaired.get(disk):
             return []
         known = self._damaged.get(disk)
         if known is None or known[0] != answer.damage:
             self._damaged[disk] = (answer.damage, self.entry.epoch)
         follower.sent = follower.given = follower.instead_of = follower.at = None
         follower.have = _NOTHING
-        if follower is self._joining and self._may_begin_again(disk):
+        if follower is self._learner and self._may_reinitialise(disk):
             follower.at, follower.damage = Place(self._copy_begins(), 0), answer.damage
             return self._ship(follower)
         return self._proposed()
 
-    def _may_begin_again(self, disk: str) -> bool:
+    def _may_reinitialise(self, disk: str) -> bool:
         copies = (*self.entry.replicas, *self.entry.eligible)
         is_listed = any(copy.disk == disk for copy in copies)
         return not is_listed and self._damaged[disk][1] < self.entry.epoch
@@ -515,7 +515,7 @@ class Primary:
         Never for an eligible replica, which keeps the data that it may have to take over with.
         """
         eligible = any(copy.disk == follower.copy.disk for copy in self.entry.eligible)
-        return follower is self._joining and not eligible and at.segment + 1 < begin
+        return follower is self._learner and not eligible and at.segment + 1 < begin
 
     def _has(self, follower: Follower, have: Have) -> Actions:
         if have.place >= follower.have:
@@ -559,7 +559,7 @@ class Primary:
         return [Send(follower.copy, request)]
 
     def _ship_older(self, follower: Follower) -> Actions:
-        if follower is self._joining or follower.first <= self.entry.needed:
+        if follower is self._learner or follower.first <= self.entry.needed:
             return []
         link = self.chain.find(follower.first - 1)
         if link is None or follower.given == link.number or follower.have == _NOTHING:

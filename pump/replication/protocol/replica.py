@@ -36,10 +36,10 @@ from pump.replication.protocol.messages import (
     Have,
     Prepend,
     Refusal,
+    ReplicaState,
     Reply,
     Request,
     SetAside,
-    Standing,
     Sync,
     Write,
     WriteBefore,
@@ -68,7 +68,7 @@ class Replica:
         if self._is_fenced(request.epoch):
             return [Reply(Refusal(self.promised))]
         self.promise(request.epoch)
-        if self.damage and not self._begins_again(request):
+        if self.damage and not self._reinitialises(request):
             return [Reply(Damaged(request.epoch, self.damage))]
         if isinstance(request, Append):
             return self._append(request)
@@ -80,7 +80,7 @@ class Replica:
     def _is_fenced(self, epoch: int) -> bool:
         return epoch < self.promised
 
-    def _begins_again(self, request: Request) -> bool:
+    def _reinitialises(self, request: Request) -> bool:
         if not isinstance(request, Append) or request.offset > 0:
             return False
         return self._is_this(request.damage)
@@ -170,4 +170,4 @@ class Replica:
         return [WriteBefore(request.link), Reply(have)]
 
     def _standing(self, epoch: int) -> Reply:
-        return Reply(Standing(epoch, tuple(self.chain.links)))
+        return Reply(ReplicaState(epoch, tuple(self.chain.links)))

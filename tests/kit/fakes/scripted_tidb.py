@@ -20,7 +20,7 @@ import grpc
 
 from penstock.pb import metapb_pb2, pdpb_pb2, pdpb_pb2_grpc, tikvpb_pb2, tikvpb_pb2_grpc
 from penstock.ts import compose, physical_ms
-from pump.tikv.keys import memcomparable
+from pump.tikv import memcomparable
 from tests.kit.servers.authority import Pair
 
 CLUSTER_ID = 7_200_000_000_000_000_007

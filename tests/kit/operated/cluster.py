@@ -45,8 +45,8 @@ from penstock.ts import compose, physical_ms, seconds_between
 from penstock.wire.codec import decode_binlog
 from pump.cluster.identity import Identity
 from pump.cluster.membership import Membership, last_word_of
-from pump.cluster.operator import Operator
 from pump.cluster.retention import Retention
+from pump.operator import Operator
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
 from tests.kit.fakes.log_entries import MemoryLogEntries

@@ -139,8 +139,8 @@ class Disk:
         return False
 
 
-class OtherDisk:
-    """A disk as a Pump sees it that asks for headers (`penstock.log.mending.Donor`)."""
+class PeerDisk:
+    """A disk as a Pump sees it that asks for headers (`penstock.log.repair.Donor`)."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -16,20 +16,20 @@ from penstock.log.segments import Place
 from pump.replication.protocol import chain
 from pump.replication.protocol.chain import Link, Verdict
 from pump.replication.protocol.claim import Claim
-from pump.replication.protocol.messages import Actions, Append, Damaged, Standing
+from pump.replication.protocol.messages import Actions, Append, Damaged, ReplicaState
 from pump.replication.protocol.primary import Follower, Primary
 from pump.replication.protocol.replica import Replica
 from tests.kit.replicas.world import Rules
 
 
 class _ListsAtOnce(Primary):
-    def _is_whole(self, joining: Follower) -> bool:
-        return joining.at is not None
+    def _is_complete(self, learner: Follower) -> bool:
+        return learner.at is not None
 
 
 class _ListsWhatWasAcknowledged(Primary):
-    def _is_whole(self, joining: Follower) -> bool:
-        return joining.have >= self.acknowledged
+    def _is_complete(self, learner: Follower) -> bool:
+        return learner.have >= self.acknowledged
 
 
 class _AcknowledgesAlone(Primary):
@@ -140,12 +140,12 @@ class _PurgesWhatIsNeeded(Primary):
 
 
 class _PutsOffBeforeAnotherIsThere(Primary):
-    def _are_enough_whole(self) -> bool:
+    def _are_enough_complete(self) -> bool:
         return True
 
 
 class _PutsOffBeforeTheOtherIsWhole(Primary):
-    def _are_enough_whole(self) -> bool:
+    def _are_enough_complete(self) -> bool:
         return len(self._staying()) >= self.entry.copies
 
 
@@ -153,7 +153,7 @@ class _GivesAwayToAnyone(Primary):
     """Makes the disk the primary that the log moves to, whether it has all of it or not."""
 
     def _wanted(self) -> LogEntry | None:
-        heir = self._joining.copy if self._joining is not None else None
+        heir = self._learner.copy if self._learner is not None else None
         if self._gives_away and heir is not None and heir.disk == self._moves_to:
             return self.entry.claimed(heir)
         return super()._wanted()
@@ -172,7 +172,7 @@ class _KeepsWhatItGaveAway(Primary):
 
 
 class _GivesOlderCopiesTheRest(Primary):
-    def _is_older(self, follower: Follower, standing: Standing) -> bool:
+    def _is_older(self, follower: Follower, standing: ReplicaState) -> bool:
         return False
 
 
@@ -185,21 +185,21 @@ class _BeginsListedCopiesAgain(Primary):
         follower.at, follower.damage = Place(self._copy_begins(), 0), answer.damage
         return self._ship(follower)
 
-    def _may_begin_again(self, disk: str) -> bool:
+    def _may_reinitialise(self, disk: str) -> bool:
         return True
 
 
 class _LeavesDamagedCopiesEligible(Primary):
     def _wanted(self) -> LogEntry | None:
-        damaged = [disk for disk in self._damaged if not self._may_begin_again(disk)]
+        damaged = [disk for disk in self._damaged if not self._may_reinitialise(disk)]
         return self.entry.without(damaged) if damaged else super()._wanted()
 
-    def _may_begin_again(self, disk: str) -> bool:
+    def _may_reinitialise(self, disk: str) -> bool:
         return self.entry.replica(disk) is None and self._damaged[disk][1] < self.entry.epoch
 
 
 class _BeginsAgainInTheSameEpoch(Primary):
-    def _may_begin_again(self, disk: str) -> bool:
+    def _may_reinitialise(self, disk: str) -> bool:
         copies = (*self.entry.replicas, *self.entry.eligible)
         return all(copy.disk != disk for copy in copies)
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import Retryable
-from penstock.log.copied_log import OlderSegment
+from penstock.log.replica import OlderSegment
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments, WriteFailed
 from pump.replication.protocol.chain import Chain, Link
-from pump.replication.protocol.messages import Append, Ask, Have, Prepend, Standing
-from pump.replication.replica_log import FollowedLog
+from pump.replication.protocol.messages import Append, Ask, Have, Prepend, ReplicaState
+from pump.replication.replica_log import ReplicaLog
 from tests.kit.fakes.files import MemoryFiles
 
 LOG = Path("/log")
@@ -122,7 +122,7 @@ class Downstream:
     def _boot(self, files: MemoryFiles) -> None:
         self.files = files
         files.fail = self._count
-        self.log = FollowedLog(LOG, files)
+        self.log = ReplicaLog(LOG, files)
         self._after: MemoryFiles | None = None
 
     def _count(self, call: str, path: Path) -> None:
@@ -174,7 +174,7 @@ def ship(
     Raises what the copy's disk raises; what it has said that it has must be there.
     """
     standing = down.log.answer(Ask(up.epoch), b"")
-    assert isinstance(standing, Standing)
+    assert isinstance(standing, ReplicaState)
     chain = up.chain()
     at = chain.agreement(standing.links)
     if up.acked is not None and chain.find(up.acked.segment) is not None:

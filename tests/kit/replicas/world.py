@@ -55,7 +55,7 @@ from pump.replication.protocol.chain import Chain, Seen, Verdict, foreign, judge
 from pump.replication.protocol.claim import Claim
 from pump.replication.protocol.primary import Primary
 from pump.replication.protocol.replica import Replica
-from tests.kit.replicas.disk import Disk, OtherDisk, Piece, Stored
+from tests.kit.replicas.disk import Disk, PeerDisk, Piece, Stored
 from tests.kit.replicas.store import Store
 
 MACHINES = 5
@@ -165,7 +165,7 @@ class World:
         self.failing_syncs = self.random.choice((0, 0.05, 0.4))
         self.requests: list[Request] = []
         self.cut_off: set[int] = set()
-        self.leaving: set[int] = set()
+        self.draining: set[int] = set()
         """Machines that are to be switched off."""
         self.missed: set[str] = set()
         """Disks that some primary may have found silent, or without anything of its log."""
@@ -180,7 +180,7 @@ class World:
         self.written = 0
         self.lost_disks = 0
         self.damages = 0
-        self.begun_again = 0
+        self.reinitialised = 0
         self.rotten: Machine | None = None
         self.contents: dict[tuple[int, int, int, int], int] = {}
         self.address_epoch = 0
@@ -250,7 +250,7 @@ class World:
     def is_older(self, machine: Machine, there: list[Machine]) -> bool:
         """Return whether the folder is refused, as another disk has more that began on it."""
         chain = machine.replica.chain
-        disks = [OtherDisk(each.disk) for each in there if not each.disk.is_damaged]
+        disks = [PeerDisk(each.disk) for each in there if not each.disk.is_damaged]
         if not chain.links:
             return False
         try:
@@ -317,7 +317,7 @@ class World:
             disk.remove_last()
             disk.is_damaged &= self.random.random() < 0.5
         disk.is_damaged = False
-        self.begun_again += 1
+        self.reinitialised += 1
         self.look_at(machine)
 
     def may_die(self) -> None:
@@ -463,9 +463,9 @@ class World:
         elif machine.primary is not None:
             primary, answer = machine.primary, message.content
             is_other = (
-                isinstance(answer, m.Standing) and primary.chain.agreement(answer.links) is None
+                isinstance(answer, m.ReplicaState) and primary.chain.agreement(answer.links) is None
             )
-            if isinstance(answer, m.Standing):
+            if isinstance(answer, m.ReplicaState):
                 is_other |= lacks(Chain(answer.links), primary.entry.mark)
             if is_other or isinstance(answer, m.Damaged):
                 self.missed.add(message.sender_disk)
@@ -691,8 +691,8 @@ class World:
         machine = self.any_primary()
         if machine is not None and machine.primary is not None:
             disks = [copy.disk for copy in machine.primary.entry.replicas]
-            joining = machine.primary.joining
-            disks += [joining] if joining is not None else []
+            learner = machine.primary.learner
+            disks += [learner] if learner is not None else []
             if disks:
                 disk = self.random.choice(disks)
                 self.missed.add(disk)
@@ -704,24 +704,24 @@ class World:
             disk = self.random.choice(self.machines).disk.id
             self.carry_out(machine, machine.primary.connected(disk))
 
-    def spare(self) -> None:
+    def candidate(self) -> None:
         machine = self.any_primary()
         if machine is not None and machine.primary is not None:
             other = self.random.choice(self.machines)
             if other.is_up:
-                self.carry_out(machine, machine.primary.spare(other.copy))
+                self.carry_out(machine, machine.primary.candidate(other.copy))
 
     def leave(self) -> None:
         """An operator wants to switch off other machines than before, and a primary hears of it."""
         if self.random.random() < 0.5:
             number = self.random.choice((0, 1, 1, 2))
-            self.leaving = set(self.random.sample(range(MACHINES), number))
+            self.draining = set(self.random.sample(range(MACHINES), number))
         machine = self.any_primary()
         if machine is not None and machine.primary is not None:
-            self.carry_out(machine, machine.primary.leaving(self.leaving_disks()))
+            self.carry_out(machine, machine.primary.draining(self.leaving_disks()))
 
     def leaving_disks(self) -> set[str]:
-        return {self.machines[number].disk.id for number in self.leaving}
+        return {self.machines[number].disk.id for number in self.draining}
 
     def move(self) -> None:
         """An operator moves the log, goes on with that, or thinks better of it."""
@@ -733,7 +733,7 @@ class World:
             wanted = "" if other is machine or self.random.random() < 0.2 else other.disk.id
             self.carry_out(machine, machine.primary.moves_to(wanted))
             if machine.primary is not None and wanted and other.is_up:
-                self.carry_out(machine, machine.primary.spare(other.copy))
+                self.carry_out(machine, machine.primary.candidate(other.copy))
         else:
             # Who moves a log sees to it that another disk is whole; here it is the heir's.
             heirs = [each.disk for each in self.machines if not each.disk.is_damaged]
@@ -1031,7 +1031,7 @@ class World:
             "frames acknowledged": len(self.acknowledged),
             "epochs": self.store.entry.epoch,
             "listed disks lost": self.lost_disks,
-            "copies begun again": self.begun_again,
+            "copies begun again": self.reinitialised,
             "etcds put back": self.restored,
             "older disks put back": self.older_disks,
             "logs adopted by an operator": self.adopted,
@@ -1122,7 +1122,7 @@ class World:
 
     def serve(self, machine: Machine, primary: Primary) -> None:
         self.carry_out(machine, primary.entry_seen(self.store.entry, self.store.revision))
-        self.carry_out(machine, primary.leaving(self.leaving_disks()))
+        self.carry_out(machine, primary.draining(self.leaving_disks()))
         self.carry_out(machine, primary.moves_to(""))
         self.carry_out(machine, primary.marks())
         for copy in primary.entry.replicas:
@@ -1133,17 +1133,17 @@ class World:
             elif way in self.broken:
                 self.broken.discard(way)
                 self.carry_out(machine, primary.connected(copy.disk))
-        if primary.joining is not None:
-            is_there = any(each.disk.id == primary.joining for each in self.machines)
+        if primary.learner is not None:
+            is_there = any(each.disk.id == primary.learner for each in self.machines)
             again = primary.connected if is_there else primary.silent
-            self.carry_out(machine, again(primary.joining))
+            self.carry_out(machine, again(primary.learner))
         if self.restored:  # What was needed before is so again in etcd.
             self.need(machine)
         # A disk of another history is offered again: in a later epoch its end may not count.
         is_again = self.rounds % STRANGERS_EVERY == 0
         for other in self.machines:
-            if is_again or other.disk.id not in primary.strangers:
-                self.carry_out(machine, primary.spare(other.copy))
+            if is_again or other.disk.id not in primary.foreign_disks:
+                self.carry_out(machine, primary.candidate(other.copy))
         if machine.primary is primary and not primary.is_over:
             self.append_to(machine)
             machine.disk.sync()
@@ -1185,7 +1185,7 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.watch: 1,
     World.silence: 1.2,
     World.connect: 4,
-    World.spare: 4,
+    World.candidate: 4,
     World.leave: 2.5,
     World.move: 2,
     World.suspect: 1.5,

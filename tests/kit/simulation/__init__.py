@@ -5,7 +5,7 @@
     machine.py    a disk in memory, the Pumps there, taking over
     pump.py       one process: the real `Storage`, `claim` and `Shipping`; what threads and an event
                   loop do in a Pump, in tasks
-    copies.py     the real `FollowedLog` of each copy, and the network
+    copies.py     the real `ReplicaLog` of each copy, and the network
     etcd.py       swaps whose answers are lost or that come late, watches that lag
     writers.py    scripted transactions;  ledger.py  what must become of them
     drainer.py    the real merger

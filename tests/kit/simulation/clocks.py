@@ -112,7 +112,7 @@ class ClockWorld:
         self.drainer_is_dead = False
         self.drainer_may_pause_s = 0.0
         self.beat_s = 0.0
-        self.joining: Heartbeats | None = None
+        self.learner: Heartbeats | None = None
         self.counts = dict.fromkeys(("timestamps", "jumps", "pauses", "DDLs", "joins", "terms"), 0)
 
     # The run.
@@ -124,7 +124,7 @@ class ClockWorld:
             if step < STEPS:
                 self._break()
             elif step == STEPS:
-                self.drainer_is_dead, self.joining = True, Heartbeats(clock=self._pump_clock)
+                self.drainer_is_dead, self.learner = True, Heartbeats(clock=self._pump_clock)
             self._lead()
             self._beat()
             self._execute(is_over=step >= STEPS)
@@ -132,8 +132,8 @@ class ClockWorld:
                 self._resolve()
                 self._join()
         undecided = [ddl for ddl in self.ddls if not ddl.outcome]
-        if undecided or self.joining is not None:
-            raise Violation(f"progress: {undecided}, joining: {self.joining is not None}")
+        if undecided or self.learner is not None:
+            raise Violation(f"progress: {undecided}, joining: {self.learner is not None}")
 
     def counted(self) -> dict[str, int]:
         """Return what happened, in words."""
@@ -280,19 +280,19 @@ class ClockWorld:
 
     def _join(self) -> None:
         """Join where the Drainer cannot be reached: only one that is dead may be skipped."""
-        if self.joining is None:
+        if self.learner is None:
             if self.drainer_is_dead or self.chance.random() > 0.02:
                 return
-            self.joining = Heartbeats(clock=self._pump_clock)
-        self.joining.note([self.drainer])
-        is_live = self.joining.is_live(self.drainer)
+            self.learner = Heartbeats(clock=self._pump_clock)
+        self.learner.note([self.drainer])
+        is_live = self.learner.is_live(self.drainer)
         if not self.rules.watches_heartbeats:
             is_live = seems_live(self.drainer, self.pump.now_ts())
         if is_live:
             return
         if not self.drainer_is_dead:
             raise Violation(f"joined: {self.drainer} runs, and was not told")
-        self.joining = None
+        self.learner = None
         self.counts["joins"] += 1
 
 

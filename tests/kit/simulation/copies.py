@@ -1,4 +1,4 @@
-"""Copies: what `pump.replication.replicas` does, around the real `FollowedLog`, and the network.
+"""Copies: what `pump.replication.replicas` does, around the real `ReplicaLog`, and the network.
 
 That module lives in an event loop, with threads beside it. Here each copy has one task, which
 carries out one request after the other, also those whose caller has given up.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.log.copied_log import OlderSegment
+from penstock.log.replica import OlderSegment
 from penstock.log.segment import BEGIN, segment_name
 from penstock.pb import penstock_pb2 as pb
 from pump.replication.protocol.messages import (
@@ -34,7 +34,7 @@ from pump.replication.protocol.messages import (
     encode_bytes,
     link_of,
 )
-from pump.replication.replica_log import FollowedLog
+from pump.replication.replica_log import ReplicaLog
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.simulation.tasks import Process, SimpleQueue, Tasks, Threading
 
@@ -49,7 +49,7 @@ Reply = Callable[[Answer | Retryable | None], object]
 class Copy:
     """One copy: requests wait for the one before."""
 
-    def __init__(self, tasks: Tasks, folder: Path, log: FollowedLog) -> None:
+    def __init__(self, tasks: Tasks, folder: Path, log: ReplicaLog) -> None:
         self.folder = folder
         self.log = log
         self.heard_s: float | None = None
@@ -57,7 +57,7 @@ class Copy:
         self.work: SimpleQueue = SimpleQueue(tasks)
 
 
-class Copies:
+class Replicas:
     """All copies of one machine, in the process of its Pump."""
 
     def __init__(
@@ -188,7 +188,7 @@ class Copies:
 class Machines(Protocol):
     """Who can be reached."""
 
-    def copies_at(self, address: str) -> Copies | None:
+    def copies_at(self, address: str) -> Replicas | None:
         """Return what answers there."""
 
     def is_cut_off(self, address: str) -> bool:
@@ -246,7 +246,7 @@ class Network:
         self,
         address: str,
         timeout_s: float,
-        call: Callable[[Copies, Reply], None],
+        call: Callable[[Replicas, Reply], None],
     ) -> bytes:
         over, found = Threading(self.tasks).Event(), []
 

@@ -17,7 +17,7 @@ from penstock.errors import Retryable
 from penstock.log.segment import segment_name
 from pump.replication.protocol.chain import foreign
 from tests.kit.fakes.files import MemoryFiles
-from tests.kit.simulation.copies import Copies, Copy
+from tests.kit.simulation.copies import Copy, Replicas
 from tests.kit.simulation.pump import Pump
 from tests.kit.simulation.tasks import Killed
 
@@ -36,7 +36,7 @@ class Machine:
         self.name = f"pump-{number}"
         self.own: Pump | None = None
         self.guests: dict[str, Pump] = {}
-        self.copies: Copies | None = None
+        self.copies: Replicas | None = None
         self.is_up = False
         self._dead: list[Pump] = []
         self.disk = ""
@@ -98,7 +98,7 @@ class Machine:
         self.is_up = True
         self.own = Pump(world, self, self.name, self.own_folder)
         world.note("%s starts", self.own.name)
-        self.copies = Copies(
+        self.copies = Replicas(
             world.tasks,
             world.rules,
             own=self.name,
@@ -183,7 +183,7 @@ class Machine:
                 except Retryable:
                     not_before_s[name] = world.tasks.now_s + AGAIN_S
 
-    def _look(self, copies: Copies, name: str, copy: Copy, began_s: float) -> bool:
+    def _look(self, copies: Replicas, name: str, copy: Copy, began_s: float) -> bool:
         """Look at one copy; True when it should be left alone for a while."""
         world = self.world
         if (guest := self.guests.get(name)) is not None:
@@ -230,7 +230,7 @@ class Machine:
         turn = disks.index(self.disk) if self.disk in disks else len(disks)
         return silence_s > TAKE_OVER_AFTER_S * (1 + TURN * turn)
 
-    def _take_over(self, copies: Copies, name: str, copy: Copy, entry: LogEntry) -> bool:
+    def _take_over(self, copies: Replicas, name: str, copy: Copy, entry: LogEntry) -> bool:
         """Start a Pump on a copy; True when the copy lacks a part of the log."""
         copy.is_closed = True
         try:
@@ -247,7 +247,7 @@ class Machine:
         guest.start()
         return False
 
-    def _drop(self, copies: Copies, name: str, copy: Copy) -> None:
+    def _drop(self, copies: Replicas, name: str, copy: Copy) -> None:
         self.world.note("%s drops its copy of %s", self.name, name)
         copy.is_closed = True
         copies.in_turn(copy, copy.log.close)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,29 +28,27 @@ from penstock.log.segment import BEGIN
 from penstock.log.segments import Place, begin_log
 from pump.replication.claiming import (
     Claimed,
-    Displaced,
-    Former,
+    Fenced,
+    PreviousLog,
     Unseen,
     Wanted,
-    begin_again,
     claim,
     is_nowhere,
     is_out_of,
     refuse_gone,
     refuse_older,
     refuse_other_history,
+    reinitialise,
 )
-from pump.replication.peers import Around, OtherDisks, Recruits
+from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link, Seen
 from pump.replication.protocol.messages import Acknowledge, Action
-from pump.replication.replication import copies_by_disk
-from pump.replication.shipper import Lines
 from pump.replication.shipping import Deposed
 from pump.store.record import NotStored, Record
 from pump.store.storage import Storage, StorageConfig
 from tests.kit.fakes.storage import commit, fake, rollback
 from tests.kit.replicas.world import Violation
-from tests.kit.simulation.etcd import Status
+from tests.kit.simulation.etcd import Etcd, Status
 from tests.kit.simulation.tasks import Process, SimpleQueue
 
 if TYPE_CHECKING:
@@ -83,7 +81,7 @@ class Pump(Process):
         self.folder = folder
         self.files = machine.files
         self.own = Copy(machine.name, machine.disk)
-        self.is_guest = folder != machine.own_folder
+        self.is_failover = folder != machine.own_folder
         self.state = NodeState.PAUSED
         self.is_serving = False
         self.is_asked_to_stop = False
@@ -91,6 +89,8 @@ class Pump(Process):
         self.storages: list[Storage] = []
         self.shipping: Any = None
         self.waiting: SimpleQueue = SimpleQueue(world.tasks)
+        self._peers = Peers(CLUSTER, self.own)
+        self._peers.logs, self._peers.disks = _Logs(world.etcd), _Disks(world.machines)
 
     def start(self) -> None:
         self.world.tasks.spawn(self._serve, f"serve {self.name}", self)
@@ -155,20 +155,20 @@ class Pump(Process):
                 self.shipping = self._ship(claimed, storage)
                 storage.ship_with(self.shipping)
                 self.shipping.start()
-                if world.rules.waits_until_whole:
-                    while not self.shipping.wait_until_whole(1.0):
+                if world.rules.waits_until_complete:
+                    while not self.shipping.wait_until_complete(1.0):
                         if self.is_asked_to_stop:
                             return False
                 self.storage = storage
                 return True
-            except Displaced as displaced:
-                world.note("%s: %s", self.name, displaced)
-                if self.is_guest:
+            except Fenced as fenced:
+                world.note("%s: %s", self.name, fenced)
+                if self.is_failover:
                     return False
-                storage = self._begun_again(displaced, storage)
+                storage = self._reinitialised(fenced, storage)
             except Retryable as error:
                 world.note("%s does not begin: %s", self.name, error)
-                if self.is_guest and isinstance(error, Deposed):
+                if self.is_failover and isinstance(error, Deposed):
                     return False
             world.tasks.sleep(1.0)
         return False
@@ -192,7 +192,7 @@ class Pump(Process):
     def _claim(self, storage: Storage) -> Claimed:
         world = self.world
         chain = Chain(Link(*link) for link in storage.log.links())
-        is_told = world.rules.tells_folders_apart and not self.is_guest
+        is_told = world.rules.tells_folders_apart and not self.is_failover
         former = self.machine.former_since if is_told else None
         found = world.etcd.read(self.log)
         if found is None or not is_out_of(found[0], former):
@@ -202,14 +202,14 @@ class Pump(Process):
         )
         assert claimed is not None
         self._takes_own(False)
-        if not self.is_guest:
+        if not self.is_failover:
             self.machine.former_since = None
         return claimed
 
     def _refuse(self, chain: Chain) -> None:
         """Compare the entry and this disk with all other disks, as `Replication.claim` does."""
         world = self.world
-        with self._others.of(self.log) as others:
+        with self._peers.sources(self.log) as others:
             if world.rules.compares_histories:
                 seen = [each for other in others if (each := other.seen(chain)) is not None]
                 refuse_other_history(
@@ -236,39 +236,21 @@ class Pump(Process):
         states = {name: status.state for name, status in self.world.etcd.statuses.items()}
         return Unseen.of(states, [self.own.pump, *seen])
 
-    @property
-    def _others(self) -> OtherDisks:
-        etcd = self.world.etcd
-        return OtherDisks(Around(CLUSTER, self.own.disk, None, entry=etcd.seen, disks=self._disks))
-
     def _ship(self, claimed: Claimed, storage: Storage) -> Any:
         world = self.world
-        lines = Lines(
-            CLUSTER,
-            self.log,
-            address=world.address,
-            tls=None,
-            timeout_s=REPLICA_TIMEOUT_S,
-            read=storage.log.read_bytes,
-            epoch=lambda: claimed.won[0].epoch,
+        return world.shipping(self)(
+            claimed,
+            storage.log,
+            node_id=self.log,
+            entries=world.etcd,
+            peers=self._peers,
+            replica_timeout_s=REPLICA_TIMEOUT_S,
         )
-        recruits = Recruits(disks=self._disks, load=self._load, apart="")
-        shipping = world.shipping(self)(
-            claimed, storage.log, entries=world.etcd, lines=lines, recruits=recruits
-        )
-        return shipping
 
-    def _disks(self) -> dict[str, Disk]:
-        machines = [machine for machine in self.world.machines if machine.is_up]
-        return {m.disk: Disk(m.disk, m.name, m.name) for m in machines}
-
-    def _load(self) -> Any:
-        return copies_by_disk({name: found[0] for name, found in self.world.etcd.logs.items()})
-
-    def _begun_again(self, displaced: Displaced, storage: Storage) -> Storage:
+    def _reinitialised(self, fenced: Fenced, storage: Storage) -> Storage:
         """Begin the log again in an empty folder, once no one needs the former one."""
-        world, entry = self.world, displaced.found[0]
-        if not isinstance(displaced, Former):
+        world, entry = self.world, fenced.found[0]
+        if not isinstance(fenced, PreviousLog):
             listed = entry.copies_known
             if self.own.disk not in {copy.disk for copy in listed}:
                 self.machine.former_since = entry.since
@@ -282,8 +264,8 @@ class Pump(Process):
                     is_new = status is None and self.log not in world.etcd.entered
                     if not self._is_nowhere(entry, is_new):
                         return storage
-                found, wanted = displaced.found, Wanted(*world.wanted)
-                entry = begin_again(world.etcd, self.log, self.own, found, wanted)
+                found, wanted = fenced.found, Wanted(*world.wanted)
+                entry = reinitialise(world.etcd, self.log, self.own, found, wanted)
             except Retryable:
                 return storage
         self._takes_own(False)
@@ -302,7 +284,7 @@ class Pump(Process):
             edges.append(Seen(self.own, copies.copies[self.log].log.links))
             if not edges[0].links or entry.may_claim(self.own.disk):  # It is served, or is to be.
                 return False
-        with self._others.of(self.log) as others:
+        with self._peers.sources(self.log) as others:
             edges += [each for other in others if (each := other.edges()) is not None]
         missing = self._unseen(each.copy.pump for each in edges)
         if is_new and is_nowhere(self.own, entry, edges, missing):
@@ -312,7 +294,7 @@ class Pump(Process):
 
     def _takes_own(self, is_so: bool) -> None:
         """Say whether this machine takes a copy of its own log."""
-        if not self.is_guest and self.machine.copies is not None:
+        if not self.is_failover and self.machine.copies is not None:
             self.machine.copies.takes_own = is_so
 
     def _joined(self) -> None:
@@ -330,7 +312,7 @@ class Pump(Process):
                 world.tasks.sleep(1.0)
                 continue
             self.state = NodeState.ONLINE
-            if self.is_guest:
+            if self.is_failover:
                 self.state = NodeState.CLOSING
             return
 
@@ -487,6 +469,46 @@ class Pump(Process):
     def _note(self, record: Record, settle: Settle = lambda error: None) -> None:
         with contextlib.suppress(Retryable):
             self.write(record, settle, is_new=False)
+
+
+class _Logs(Mapping[str, LogEntry]):
+    """The entries as a watch has them, which may be behind; iterated, as they are."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self._etcd = etcd
+
+    def __getitem__(self, name: str) -> LogEntry:
+        if (entry := self._etcd.seen(name)) is None:
+            raise KeyError(name)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._etcd.logs)
+
+    def __len__(self) -> int:
+        return len(self._etcd.logs)
+
+    def values(self) -> Any:
+        return [found[0] for found in self._etcd.logs.values()]
+
+
+class _Disks(Mapping[str, Disk]):
+    """The disks of the machines that are up."""
+
+    def __init__(self, machines: list[Machine]) -> None:
+        self._machines = machines
+
+    def __getitem__(self, disk: str) -> Disk:
+        for machine in self._machines:
+            if machine.is_up and machine.disk == disk:
+                return Disk(disk, machine.name, machine.name)
+        raise KeyError(disk)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([m.disk for m in self._machines if m.is_up])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 class Watched:

@@ -22,7 +22,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import PenstockError
-from penstock.log.copied_log import CopiedLog
+from penstock.log.replica import ReplicaSegments
 from penstock.log.segments import Place
 from pump.replication.protocol.chain import Chain, Link, lacks
 from tests.kit.fakes.files import MemoryFiles
@@ -90,7 +90,7 @@ class Restoring:
         """Return whether an operator expects this error, and note what to do."""
         if not (self.etcds or self.disks) or error.code not in STOPS:
             return False
-        if error.code is Code.LOG_OLDER and not pump.is_guest:
+        if error.code is Code.LOG_OLDER and not pump.is_failover:
             self.refused.add(pump.machine.disk)
         if "--empty" in str(error):
             self.gone.add(pump.log)
@@ -172,7 +172,7 @@ class Restoring:
             return Chain()
         try:
             return Chain(
-                Link(*link) for link in CopiedLog.open(folder / "log", files=files).links()
+                Link(*link) for link in ReplicaSegments.open(folder / "log", files=files).links()
             )
         except PenstockError:
             return Chain()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.log.segments import Position
 from pump.replication.protocol.messages import Begin
-from pump.replication.replica_log import FollowedLog
+from pump.replication.replica_log import ReplicaLog
 from pump.replication.shipping import Shipping
 from pump.store.record import Record
 from pump.store.sorter import Sorter
@@ -25,11 +25,11 @@ class Rules:
     name: str = ""
     storage: type[Storage] = Storage
     shipping: type[Shipping] = Shipping
-    followed: type[FollowedLog] = FollowedLog
+    followed: type[ReplicaLog] = ReplicaLog
     tells_disks_apart: bool = True
     tells_folders_apart: bool = True
     removes_indexes: bool = True
-    waits_until_whole: bool = True
+    waits_until_complete: bool = True
     indexes_last: bool = True
     refuses_when_closing: bool = True
     purges_what_is_drained: bool = True
@@ -120,7 +120,7 @@ class _StreamsPastOpen(Storage):
         return super().append(records)
 
 
-class _GoesOn(FollowedLog):
+class _GoesOn(ReplicaLog):
     """Goes on with a copy after a failure of its disk."""
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ RULES: dict[str, Rules] = {
     rules.name: rules
     for rules in (
         Rules("an answer waits for every listed disk", shipping=_AnswersAtOnce),
-        Rules("what a recovery finds is shipped before it is served", waits_until_whole=False),
+        Rules("what a recovery finds is shipped before it is served", waits_until_complete=False),
         Rules(
             "no segment is begun while a sync is under way",
             shipping=_BeginsInAGroup,

@@ -36,7 +36,7 @@ from penstock.log.segments import Place
 from pump.replication import peers, shipper, shipping
 from pump.replication.protocol.chain import Chain
 from tests.kit.replicas.world import Stalled, Violation
-from tests.kit.simulation.copies import Copies, Network
+from tests.kit.simulation.copies import Network, Replicas
 from tests.kit.simulation.drainer import Drainer
 from tests.kit.simulation.etcd import Etcd
 from tests.kit.simulation.ledger import Ledger
@@ -120,13 +120,10 @@ class World:
 
     # Who is where.
 
-    def address(self, disk: str) -> str | None:
-        return next((m.name for m in self.machines if m.disk == disk and m.is_up), None)
-
     def machine(self, name: str) -> Machine:
         return self.machines[int(name.removeprefix("pump-"))]
 
-    def copies_at(self, address: str) -> Copies | None:
+    def copies_at(self, address: str) -> Replicas | None:
         found = self.machine(address)
         is_there = found.own is not None and not found.own.is_dead
         return found.copies if is_there else None

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, Retryable
-from penstock.log.copied_log import CopiedLog, OlderSegment
+from penstock.log.replica import OlderSegment, ReplicaSegments
 from penstock.log.segment import BEGIN, Head, segment_name
 from penstock.log.segments import Place, Segments
 from tests.kit.fakes.files import MemoryFiles
@@ -41,9 +41,9 @@ def data_of(segments: Segments, number: int, begin: int = 0, end: int | None = N
     return bytes(files.nodes[LOG / segment_name(number)].data[begin : end or ends[number]])
 
 
-def copied(segments: Segments, files: MemoryFiles, *, first: int = 0) -> CopiedLog:
+def copied(segments: Segments, files: MemoryFiles, *, first: int = 0) -> ReplicaSegments:
     """Return a copy with all segments from `first` on."""
-    log = CopiedLog.open(LOG, files=files)
+    log = ReplicaSegments.open(LOG, files=files)
     for number, epoch, _, epoch_id in segments.links():
         if number >= first:
             log.write(number, epoch, 0, data_of(segments, number), epoch_id=epoch_id)
@@ -73,7 +73,7 @@ def test_a_copy_in_step_needs_no_more_than_a_write_and_a_sync_for_a_group() -> N
 
 def test_the_place_where_a_copy_catches_up_is_kept_only_while_the_bytes_are_not_synced() -> None:
     segments, files = primary(2, 2, 2), MemoryFiles()
-    log = CopiedLog.open(LOG, files=files)
+    log = ReplicaSegments.open(LOG, files=files)
     for number, epoch, *_ in segments.links():
         log.write(number, epoch, 0, data_of(segments, number, 0, BEGIN))
         log.sync()
@@ -91,10 +91,10 @@ def test_a_part_that_a_crash_tore_is_cut_and_stays_cut() -> None:
         log = copied(primary(), files)
         log.write(1, 1, BEGIN, data_of(segments, 1, BEGIN))
         files = files.after_crash(random.Random(seed))
-        links = CopiedLog.open(LOG, files=files).links()
+        links = ReplicaSegments.open(LOG, files=files).links()
         cut += links != segments.links()
         files = files.after_crash(random.Random(seed))
-        assert CopiedLog.open(LOG, files=files).links() == links
+        assert ReplicaSegments.open(LOG, files=files).links() == links
         assert MARK not in files.nodes
     assert cut > 30
 
@@ -104,12 +104,12 @@ def test_damage_before_what_was_synced_is_reported_also_after_catching_up() -> N
     copied(segments, files)
     flip(files, 1, BEGIN + 10)
     with pytest.raises(Corrupt, match=r"000001\.seg, offset 32"):
-        CopiedLog.open(LOG, files=files)
+        ReplicaSegments.open(LOG, files=files)
 
 
 def test_damage_before_the_place_where_a_copy_caught_up_is_reported() -> None:
     segments, files = primary(2, 2, 2, 2), MemoryFiles()
-    log = CopiedLog.open(LOG, files=files)
+    log = ReplicaSegments.open(LOG, files=files)
     log.write(0, 0, 0, data_of(segments, 0))
     middle = BEGIN + 2 * (400 + 24)
     for begin, end in ((0, middle), (middle, segments.end.offset)):
@@ -120,7 +120,7 @@ def test_damage_before_the_place_where_a_copy_caught_up_is_reported() -> None:
     assert MARK in files.nodes
     flip(files, 1, BEGIN + 10)
     with pytest.raises(Corrupt, match=r"000001\.seg, offset 32"):
-        CopiedLog.open(LOG, files=files)
+        ReplicaSegments.open(LOG, files=files)
 
 
 def test_a_damaged_note_of_catching_up_is_reported() -> None:
@@ -128,7 +128,7 @@ def test_a_damaged_note_of_catching_up_is_reported() -> None:
     copied(segments, files).close()
     files.create(MARK).write([b"PCUP and more than is"], 0)
     with pytest.raises(Corrupt, match="catching-up"):
-        CopiedLog.open(LOG, files=files)
+        ReplicaSegments.open(LOG, files=files)
 
 
 LIES = {
@@ -182,7 +182,7 @@ def test_an_older_segment_is_put_before_the_first_one_when_it_is_whole() -> None
     log.write_before(draft)
     draft.drop()
     assert log.links() == segments.links()[1:]
-    again = CopiedLog.open(LOG, files=files.after_crash())
+    again = ReplicaSegments.open(LOG, files=files.after_crash())
     assert again.links() == segments.links()[1:]
 
 
@@ -226,16 +226,19 @@ def test_what_a_pump_abandoned_in_a_folder_does_not_count_when_its_successor_is_
         segments.sync()
     segments.begin_next(2)
     files = files.after_kill()
-    log = CopiedLog.open(LOG, files=files)
+    log = ReplicaSegments.open(LOG, files=files)
     files.fail_once("truncate")
     with pytest.raises(Retryable):
         log.cut(Place(1, BEGIN))
     for found in (files.after_crash(), files.after_kill()):
-        assert CopiedLog.open(LOG, files=found).links() == [(0, 0, BEGIN, 0), (1, 1, end.offset, 0)]
+        assert ReplicaSegments.open(LOG, files=found).links() == [
+            (0, 0, BEGIN, 0),
+            (1, 1, end.offset, 0),
+        ]
 
 
-WAYS: dict[str, tuple[Callable[[CopiedLog], None], list[int]]] = {
-    "clear": (CopiedLog.clear, []),
+WAYS: dict[str, tuple[Callable[[ReplicaSegments], None], list[int]]] = {
+    "clear": (ReplicaSegments.clear, []),
     "cut": (lambda log: log.cut(Place(1, BEGIN)), [0, 1]),
     "drop_before": (lambda log: log.drop_before(3), [3]),
 }
@@ -248,18 +251,18 @@ def test_segments_are_dropped_so_that_no_crash_leaves_a_gap(way: str) -> None:
     copied(primary(1, 0, 1, 0, 1), whole)
     for number in range(1, 20):
         files = whole.after_crash()
-        log = CopiedLog.open(LOG, files=files)
+        log = ReplicaSegments.open(LOG, files=files)
         files.calls.clear()
         files.fail = failing_at(number, files)
         try:
             drop(log)
         except Retryable:
             files = files.after_crash()  # Opening it would find a gap.
-            drop(CopiedLog.open(LOG, files=files))
+            drop(ReplicaSegments.open(LOG, files=files))
         else:
             break
         finally:
-            again = CopiedLog.open(LOG, files=files.after_crash())
+            again = ReplicaSegments.open(LOG, files=files.after_crash())
             assert [found for found, *_ in again.links()] == left
     assert 2 < number < 19
 

@@ -17,9 +17,9 @@ def disk(number: int, zone: str = "", pump: int | None = None) -> Disk:
 
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.text()), st.booleans())
 def test_a_disk_is_read_as_it_was_written(
-    pump: str, host: str, labels: dict[str, str], is_leaving: bool
+    pump: str, host: str, labels: dict[str, str], is_draining: bool
 ) -> None:
-    written = Disk("d1", pump, host, labels, is_leaving)
+    written = Disk("d1", pump, host, labels, is_draining)
     assert Disk.from_json(f"{DISKS}d1", written.to_json().encode()) == written
 
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
-from penstock.log import mending
-from penstock.log.closed_log import ClosedLog
+from penstock.log import repair
 from penstock.log.frame import HEADER_SIZE, encode_frames
-from penstock.log.mending import Mended, Salvaged, find_damage, mend
+from penstock.log.repair import ClosedLog, Repaired, Salvaged, find_damage, repair_segment
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from tests.kit.fakes.files import MemoryFiles
@@ -80,7 +79,7 @@ def mended(files: MemoryFiles, other: Other) -> Segments | Corrupt:
         if place == before:
             return found
         before = place
-        ClosedLog(files, FOLDER).mend(int(Path(found.path).stem), [other])
+        ClosedLog(files, FOLDER).repair(int(Path(found.path).stem), [other])
     return found
 
 
@@ -235,7 +234,7 @@ def test_a_frame_that_differs_from_a_header_that_is_whole_here_is_not_taken() ->
     forged.nodes[path].data[begin:end] = frame
     files.nodes[path].data[end - 1] ^= 1
     before = bytes_of(files)
-    result = ClosedLog(files, FOLDER).mend(1, [Other(forged)])
+    result = ClosedLog(files, FOLDER).repair(1, [Other(forged)])
     assert result.put_back == 0
     assert [place.begin for place in result.left] == [begin]
     assert "both are whole" in result.problems[0]
@@ -261,7 +260,7 @@ def test_a_last_segment_that_ends_nobody_knows_where_is_not_mended_up_to_somewhe
     for _ in range(2):
         with pytest.raises(Corrupt):
             Segments.open(FOLDER, files=files, known_end=known_end)
-        assert ClosedLog(files, FOLDER).mend(last, [Other(whole)]).put_back == 0
+        assert ClosedLog(files, FOLDER).repair(last, [Other(whole)]).put_back == 0
     assert bytes_of(files) == before
 
 
@@ -277,10 +276,10 @@ def test_the_frames_after_the_place_where_a_part_of_a_copy_begins_prove_nothing(
     begin, end = frames[0] if offset == 5 else frames[1]
     files.nodes[FOLDER / segment_name(last)].data[begin + 5] ^= 1
     before = bytes_of(files)
-    found = ClosedLog(files, FOLDER, mark).mend(last, [Other(whole)])
+    found = ClosedLog(files, FOLDER, mark).repair(last, [Other(whole)])
     assert (found.put_back, bytes_of(files)) == (0, before)
     marked_later = Place(last, frames[-1][1])
-    found = ClosedLog(files, FOLDER, marked_later).mend(last, [Other(whole)])
+    found = ClosedLog(files, FOLDER, marked_later).repair(last, [Other(whole)])
     assert (found.put_back, bytes_of(files)) == (end - begin, bytes_of(whole))
 
 
@@ -292,7 +291,7 @@ def test_the_torn_end_of_a_crash_is_not_fetched() -> None:
     files.nodes[FOLDER / segment_name(last)].data[begin + 5] ^= 1
     before = bytes_of(files)
     other = Other(whole)
-    assert ClosedLog(files, FOLDER).mend(last, [other]) == Mended(0, ())
+    assert ClosedLog(files, FOLDER).repair(last, [other]) == Repaired(0, ())
     assert (other.asked, bytes_of(files)) == ([], before)
 
 
@@ -313,7 +312,7 @@ def test_sectors_that_cannot_be_read_are_damage_like_any_other(tmp_path: Path) -
     salvaged = Salvaged(Failing())
     found = list(find_damage(salvaged, BEGIN, size, seed))
     assert [(place.begin, place.end) for place in found] == [(BEGIN, size)]
-    result = mend(
+    result = repair_segment(
         salvaged,
         1,
         seed,
@@ -337,7 +336,7 @@ def test_a_file_that_fails_otherwise_is_not_taken_for_damaged() -> None:
 def test_no_more_of_a_damaged_area_is_fetched_at_a_time_than_the_largest_frame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mending, "_STEP_BYTES", 200)
+    monkeypatch.setattr(repair, "_STEP_BYTES", 200)
     payloads = [random.Random(n).randbytes(700 if n == 30 else 90) for n in range(60)]
     files = MemoryFiles()
     segments = Segments.open(FOLDER, files=files)
@@ -352,7 +351,7 @@ def test_no_more_of_a_damaged_area_is_fetched_at_a_time_than_the_largest_frame(
     files.nodes[lost].data[BEGIN:] = bytes(len(whole) - BEGIN)
     both.nodes[lost].data[2000:3000] = bytes(1000)  # The other disk is damaged, too.
     other = Other(both)
-    found = ClosedLog(files, FOLDER).mend(0, [other])
+    found = ClosedLog(files, FOLDER).repair(0, [other])
     assert found.put_back > 2 * len(whole) // 3
     assert max(end - begin for _, begin, end in other.asked) == 700 + HEADER_SIZE
     assert bytes_of(files)[segment_name(0)][BEGIN:1900] == whole[BEGIN:1900]

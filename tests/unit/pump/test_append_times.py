@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pump.service.append_times import AppendTimes
+from pump.service.group_commit import AppendTimes
 
 LIMIT_S = 0.001
 FAST_S, SLOW_S = 0.0002, 0.004

@@ -13,12 +13,11 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Segments, begin_log
-from pump.replication.claiming import Claimed, Displaced, Wanted, claim
-from pump.replication.peers import Recruits
+from pump.replication.claiming import Claimed, Fenced, Wanted, claim
+from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link
-from pump.replication.shipper import Lines
 from pump.replication.shipping import Shipping
-from pump.replication.startup import Beginning
+from pump.replication.startup import Startup
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.log_entries import MemoryLogEntries
 
@@ -29,8 +28,8 @@ LOG = "pump-2"
 class Rig:
     """One of two disks with a whole copy of a log, and the list of both."""
 
-    def __init__(self, *, is_guest: bool) -> None:
-        self.is_guest = is_guest
+    def __init__(self, *, is_failover: bool) -> None:
+        self.is_failover = is_failover
         self.entries = MemoryLogEntries()
         self.entries.swap(LOG, 0, LogEntry(epoch=1, primary=OTHER, eligible=(OWN,)))
         self.log = Segments.open(Path("/log"), files=MemoryFiles())
@@ -38,7 +37,7 @@ class Rig:
         self.claims = 0
         self.on_second_claim: Callable[[], object] = lambda: None
 
-    # What `Beginning` asks of a replication and a storage.
+    # What `Startup` asks of a replication and a storage.
 
     def claim(self, storage: object) -> Claimed | None:
         self.claims += 1
@@ -48,16 +47,13 @@ class Rig:
         return claim(self.entries, LOG, OWN, chain, Wanted(2, 2))
 
     def ship(self, claimed: Claimed, storage: object) -> Shipping:
-        lines = Lines(
-            *(1, LOG),
-            address=lambda disk: None,
-            tls=None,
-            timeout_s=1.0,
-            read=self.log.read_bytes,
-            epoch=lambda: 0,
+        shipping = Shipping(
+            *(claimed, self.log),
+            node_id=LOG,
+            entries=self.entries,
+            peers=Peers(1, OWN),
+            replica_timeout_s=1.0,
         )
-        recruits = Recruits(disks=dict, load=dict, apart="")
-        shipping = Shipping(claimed, self.log, entries=self.entries, lines=lines, recruits=recruits)
         self.shipped.append(shipping)
         return shipping
 
@@ -73,10 +69,10 @@ class Rig:
         found = self.entries.read(LOG)
         return found is not None and found[0].primary.disk == OWN.disk
 
-    def listed_again(self, displaced: Displaced) -> LogEntry | None:
+    def relisted(self, fenced: Fenced) -> LogEntry | None:
         raise AssertionError("a whole copy is not displaced")
 
-    def begin_again(self, entry: LogEntry) -> None:
+    def reinitialise(self, entry: LogEntry) -> None:
         raise AssertionError("a whole copy is not displaced")
 
 
@@ -84,23 +80,23 @@ class FullDisk(Rig):
     """A Pump whose log another disk had, on a disk that has no room at first."""
 
     def __init__(self) -> None:
-        super().__init__(is_guest=False)
+        super().__init__(is_failover=False)
         self.asked: list[str] = []
 
     def claim(self, storage: object) -> Claimed | None:
         found = self.entries.read(LOG)
         assert found is not None
         if storage is self:
-            raise Displaced(LOG, found)
+            raise Fenced(LOG, found)
         return None
 
-    def listed_again(self, displaced: Displaced) -> LogEntry | None:
-        return displaced.found[0]
+    def relisted(self, fenced: Fenced) -> LogEntry | None:
+        return fenced.found[0]
 
     def close(self) -> None:
         self.asked.append("close")
 
-    def begin_again(self, entry: LogEntry) -> None:
+    def reinitialise(self, entry: LogEntry) -> None:
         self.asked.append("begin again")
         if self.asked.count("begin again") == 1:
             raise Retryable("/data: No space left on device", code=Code.LOG_WRITE_FAILED)
@@ -112,7 +108,7 @@ async def _never() -> object:
 
 def begin(
     rig: Rig,
-    opened_again: Callable[[], Awaitable[object]] = _never,
+    reopened: Callable[[], Awaitable[object]] = _never,
     say: Callable[[str], object] = len,
 ) -> object:
     """Return what a beginning comes to; it is asked to stop at the second claim."""
@@ -120,9 +116,9 @@ def begin(
     async def run() -> object:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         rig.on_second_claim = lambda: loop.call_soon_threadsafe(stop.set)
-        beginning = Beginning(rig, say, stop)  # type: ignore[arg-type]
+        beginning = Startup(rig, say, stop)  # type: ignore[arg-type]
         async with asyncio.timeout(10), AsyncExitStack() as stack:
-            return await beginning.run(rig, opened_again, stack)  # type: ignore[arg-type]
+            return await beginning.run(rig, reopened, stack)  # type: ignore[arg-type]
 
     return asyncio.run(run())
 
@@ -133,7 +129,7 @@ def begin(
     cases="1",
 )
 def test_a_pump_on_a_copy_gives_way_to_another_one_that_claims_the_log() -> None:
-    rig = Rig(is_guest=True)
+    rig = Rig(is_failover=True)
     assert begin(rig) is None
     assert rig.claims == 1
     found = rig.entries.read(LOG)
@@ -142,7 +138,7 @@ def test_a_pump_on_a_copy_gives_way_to_another_one_that_claims_the_log() -> None
 
 
 def test_the_pump_whose_log_it_is_claims_it_again_and_leaves_nothing_behind() -> None:
-    rig = Rig(is_guest=False)
+    rig = Rig(is_failover=False)
     assert begin(rig) is None
     assert rig.claims == 2
     assert rig.is_primary
@@ -153,13 +149,13 @@ def test_the_pump_whose_log_it_is_claims_it_again_and_leaves_nothing_behind() ->
 def test_a_pump_that_begins_again_waits_for_room_on_its_disk() -> None:
     rig, said = FullDisk(), list[str]()
 
-    async def opened_again() -> object:
+    async def reopened() -> object:
         rig.asked.append("open")
         if rig.asked.count("open") == 1:
             raise Retryable("/data/index: No space left on device", code=Code.LOG_WRITE_FAILED)
         return LOG
 
-    assert begin(rig, opened_again, said.append) == (LOG, None)
+    assert begin(rig, reopened, said.append) == (LOG, None)
     assert rig.asked == ["close", "begin again", "begin again", "open", "open"]
     assert [text for text in said if "No space left" in text] == said[1:]
 

@@ -15,17 +15,17 @@ from penstock.log.frame import encode_frames
 from penstock.log.segment import BEGIN, Head
 from pump.replication.claiming import (
     Claimed,
-    Displaced,
-    Former,
+    Fenced,
+    PreviousLog,
     Unseen,
     Wanted,
-    begin_again,
     claim,
     is_nowhere,
     is_out_of,
     refuse_gone,
     refuse_older,
     refuse_unmarked,
+    reinitialise,
 )
 from pump.replication.protocol.chain import Chain, Link, Seen
 from tests.kit.fakes.log_entries import MemoryLogEntries
@@ -95,7 +95,7 @@ def test_a_listed_copy_takes_over_and_one_that_was_not_listed_does_not() -> None
     entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD)))
     assert claimed(entries, chain(6)).won[0].primary == OWN
     entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(THIRD,)))
-    with pytest.raises(Displaced, match="served by pump pump-2, with another disk, since epoch 6"):
+    with pytest.raises(Fenced, match="served by pump pump-2, with another disk, since epoch 6"):
         claim(entries, "pump-1", OWN, chain(6), TWO)
     assert entry_of(entries).primary == OTHER
 
@@ -104,7 +104,7 @@ def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() 
     copied = LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD), since=2)
     for entry in (copied, copied.claimed(OWN)):
         entries = listed(entry)
-        with pytest.raises(Displaced):
+        with pytest.raises(Fenced):
             claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
         assert entry_of(entries) == entry
     assert is_out_of(copied, 2)  # So it is not held against the log, which is longer.
@@ -112,7 +112,7 @@ def test_a_folder_that_is_out_of_a_log_never_claims_it_for_the_copy_beside_it() 
     assert not is_out_of(again, 2)
     assert not is_out_of(copied, None)
     entries = listed(again)
-    with pytest.raises(Former):
+    with pytest.raises(PreviousLog):
         claim(entries, "pump-1", OWN, chain(6), TWO, former_since=2)
     assert claim(entries, "pump-1", OWN, chain(7), TWO, former_since=2) is not None
 
@@ -189,7 +189,7 @@ def test_a_log_that_is_only_on_disks_that_may_not_continue_it_is_named_with_each
     assert gone(Seen(OTHER, ()), Seen(THIRD, newer)) is None
 
 
-class OtherDisk:
+class PeerDisk:
     """Headers that another disk has, of a log with one segment for each epoch."""
 
     def __init__(self, first: int, *epochs: int, synced: int = 0) -> None:
@@ -211,18 +211,18 @@ class OtherDisk:
 
 def test_a_folder_from_before_the_epoch_that_its_disk_began_is_refused() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
-    for other in (OtherDisk(0, 4, 5, 6), OtherDisk(1, 5, 6)):
+    for other in (PeerDisk(0, 4, 5, 6), PeerDisk(1, 5, 6)):
         with pytest.raises(NeedsOperator, match="segment 2, which this one began in epoch 6"):
-            refuse_older("pump-1", OWN, chain(4), entry, [OtherDisk(0), other])
+            refuse_older("pump-1", OWN, chain(4), entry, [PeerDisk(0), other])
     late = replace(entry, replicas=(replace(OTHER, first=9),))
     with pytest.raises(NeedsOperator, match="segment 10, which this one began in epoch 6"):
-        refuse_older("pump-1", OWN, chain(4), late, [OtherDisk(9, 5, 6)])
+        refuse_older("pump-1", OWN, chain(4), late, [PeerDisk(9, 5, 6)])
 
 
 def test_a_folder_from_within_the_epoch_that_its_disk_began_is_refused() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
     with pytest.raises(NeedsOperator, match="segment 2, which this one began in epoch 6"):
-        refuse_older("pump-1", OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, 6)])
+        refuse_older("pump-1", OWN, chain(4, 6), entry, [PeerDisk(0, 4, 6, 6)])
 
 
 def test_a_folder_without_what_etcd_calls_needed_is_refused_without_asking() -> None:
@@ -237,15 +237,15 @@ def test_a_log_that_began_again_is_not_held_against_an_entry_that_was_put_back()
     with pytest.raises(NeedsOperator, match="segment 3"):
         refuse_unmarked("pump-1", OWN, chain(5, 6), entry)
     refuse_unmarked("pump-1", OWN, chain(7, 8), entry)
-    refuse_older("pump-1", OWN, chain(7, 8), entry, [OtherDisk(0, 7, 8, 8)])
+    refuse_older("pump-1", OWN, chain(7, 8), entry, [PeerDisk(0, 7, 8, 8)])
 
 
 def test_a_disk_that_died_before_it_began_its_epoch_is_not_refused() -> None:
     entry = LogEntry(epoch=6, primary=OWN, replicas=(OTHER,))
     # What the copy has of epoch 5 may be of another primary, and was never acknowledged then.
-    refuse_older("pump-1", OWN, chain(4), entry, [OtherDisk(0, 4, 5), OtherDisk(7, 6)])
-    refuse_older("pump-1", OWN, chain(4), replace(entry, primary=OTHER), [OtherDisk(0, 4, 6)])
-    refuse_older("pump-1", OWN, chain(4), replace(entry, since=5, needed=0), [OtherDisk(0, 4, 6)])
+    refuse_older("pump-1", OWN, chain(4), entry, [PeerDisk(0, 4, 5), PeerDisk(7, 6)])
+    refuse_older("pump-1", OWN, chain(4), replace(entry, primary=OTHER), [PeerDisk(0, 4, 6)])
+    refuse_older("pump-1", OWN, chain(4), replace(entry, since=5, needed=0), [PeerDisk(0, 4, 6)])
 
 
 @pytest.mark.fault(
@@ -281,20 +281,20 @@ def test_a_disk_that_is_not_listed_is_not_held_to_the_mark() -> None:
 
 def test_a_copy_is_refused_that_ends_before_what_another_one_says_was_acknowledged() -> None:
     entry = LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD))
-    more = OtherDisk(0, 4, 6, 6, synced=BEGIN + 20)
+    more = PeerDisk(0, 4, 6, 6, synced=BEGIN + 20)
     with pytest.raises(NeedsOperator, match="frames of segment 1 that say how much more"):
         refuse_older("pump-1", OWN, chain(4, 6), entry, [more])
     with pytest.raises(NeedsOperator, match="segment 1, which this one had in epoch 6"):
         refuse_older("pump-1", OWN, chain(4), entry, [more])
     # A group that no copy has answered for, and a segment that was only begun, prove nothing.
-    refuse_older("pump-1", OWN, chain(4, 6), entry, [OtherDisk(0, 4, 6, synced=BEGIN + 10)])
-    refuse_older("pump-1", OWN, chain(4), entry, [OtherDisk(0, 4, 6)])
+    refuse_older("pump-1", OWN, chain(4, 6), entry, [PeerDisk(0, 4, 6, synced=BEGIN + 10)])
+    refuse_older("pump-1", OWN, chain(4), entry, [PeerDisk(0, 4, 6)])
 
 
 def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:
     half = Copy("pump-1", "d1", first=4)
     entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(half,), needed=3))
-    with pytest.raises(Displaced):
+    with pytest.raises(Fenced):
         claim(entries, "pump-1", OWN, chain(6), TWO)
 
 
@@ -313,7 +313,7 @@ def test_of_two_that_claim_at_once_one_is_displaced() -> None:
 
     entries = Overtaken()
     entries.swap("pump-1", 0, LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD)))
-    with pytest.raises(Displaced, match="pump-3"):
+    with pytest.raises(Fenced, match="pump-3"):
         claim(entries, "pump-1", OWN, chain(6), TWO)
 
 
@@ -332,11 +332,11 @@ def test_a_displaced_pump_begins_again_in_a_later_epoch_unless_the_entry_has_cha
     entries = listed(LogEntry(epoch=6, primary=OTHER, replicas=(THIRD,), needed=9))
     found = entries.read("pump-1")
     assert found is not None
-    entry = begin_again(entries, "pump-1", OWN, found, TWO)
+    entry = reinitialise(entries, "pump-1", OWN, found, TWO)
     assert (entry.epoch, entry.primary, entry.replicas, entry.needed) == (7, OWN, (), 0)
     assert entry_of(entries) == entry
     with pytest.raises(Retryable):
-        begin_again(entries, "pump-1", OWN, found, TWO)
+        reinitialise(entries, "pump-1", OWN, found, TWO)
 
 
 def test_fewer_copies_needed_than_before_let_go_of_eligible_disks() -> None:
@@ -349,9 +349,9 @@ def test_a_disk_that_is_listed_again_never_claims_with_what_it_had_before() -> N
     entries = listed(LogEntry(epoch=7, primary=OTHER, needed=3))
     found = entries.read("pump-1")
     assert found is not None
-    begin_again(entries, "pump-1", OWN, found, TWO)
+    reinitialise(entries, "pump-1", OWN, found, TWO)
     for died in (chain(5), chain(0)):  # Before its folder was emptied, and after.
-        with pytest.raises(Former, match="began again in epoch 8"):
+        with pytest.raises(PreviousLog, match="began again in epoch 8"):
             claim(entries, "pump-1", OWN, died, TWO)
     won = claimed(entries, chain(8)).won[0]
     assert won.epoch == 9

@@ -56,7 +56,7 @@ def test_every_setting_is_a_flag() -> None:
             ["--resolver-kind", "none", "--pd-address", "a:1"],
             "resolver.kind is 'none'.*what a TiDB committed may be rolled back",
         ),
-        (["--resolver-lock-wait-s", "0"], "resolver.lock-wait-s is 0.0"),
+        (["--resolver-timeout-s", "0"], "resolver.timeout-s is 0.0"),
         (["--pd-address", "a:1,,b:1"], "pd-address is 'a:1,,b:1'"),
         (["--pd-address", "a:1, http://b"], "pd-address is 'a:1, http://b'"),
     ],

@@ -33,15 +33,15 @@ from pump.replication.protocol.messages import (
     Name,
     Prepend,
     Refusal,
+    ReplicaState,
     SignOfLife,
-    Standing,
     Stretch,
     decode_answer,
     encode_request,
     link_message,
 )
 from pump.replication.replica_service import REPLICA_SERVICE, ReplicaService
-from pump.replication.replicas import Copies, CopyStatus
+from pump.replication.replicas import Replicas, ReplicaStatus
 from pump.service.grpc_server import add_service
 from pump.store.record import OutOfSpace
 from pump.store.recovery import lock_folder
@@ -54,11 +54,11 @@ NAME = Name(CLUSTER, "pump-1", DISK)
 ODD_IDS = ("host:8250", "a/b", "..", ".", "+dropped", "%2F", "pump 1", "\N{GREEK SMALL LETTER PI}")
 
 
-def opened(folder: Path, clock: Callable[[], float] = lambda: 5.0) -> Copies:
-    return Copies(folder, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, clock=clock)
+def opened(folder: Path, clock: Callable[[], float] = lambda: 5.0, **options: Any) -> Replicas:
+    return Replicas(folder, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, clock=clock, **options)
 
 
-def run(folder: Path, test: Callable[[Copies], Awaitable[None]], **options: Any) -> None:
+def run(folder: Path, test: Callable[[Replicas], Awaitable[None]], **options: Any) -> None:
     """Run a test with the copies in a folder."""
 
     async def body() -> None:
@@ -78,10 +78,10 @@ def upstream(groups: int = 3) -> Upstream:
     return up
 
 
-async def shipped(copies: Copies, up: Upstream, name: Name = NAME, *, first: int = 0) -> None:
+async def shipped(copies: Replicas, up: Upstream, name: Name = NAME, *, first: int = 0) -> None:
     """Send a whole log, from a segment on."""
     standing = await copies.follow(name, Ask(up.epoch), b"")
-    assert isinstance(standing, Standing)
+    assert isinstance(standing, ReplicaState)
     chain = up.chain()
     for link in chain.links[first:]:
         instead_of = standing.links if link.number == first else None
@@ -103,30 +103,30 @@ async def pieces(data: bytes) -> AsyncIterator[bytes]:
 def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
     up = upstream()
 
-    async def first(copies: Copies) -> None:
+    async def first(copies: Replicas) -> None:
         assert copies.names() == []
         await shipped(copies, up)
 
-    async def second(copies: Copies) -> None:
+    async def second(copies: Replicas) -> None:
         links = up.chain().links
         assert copies.names() == ["pump-1"]
         size = sum(link.end for link in links)
-        assert copies.standing("pump-1") == CopyStatus(0, up.segments.end, 1, size, "")
-        assert await copies.follow(NAME, Ask(1), b"") == Standing(1, tuple(links))
+        assert copies.status("pump-1") == ReplicaStatus(0, up.segments.end, 1, size, "")
+        assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(1, tuple(links))
 
     run(tmp_path, first)
     run(tmp_path, second)
 
 
 def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    async def first(copies: Copies) -> None:
+    async def first(copies: Replicas) -> None:
         for node_id in ODD_IDS:
             await shipped(copies, upstream(1), NAME._replace(node_id=node_id))
 
-    async def second(copies: Copies) -> None:
+    async def second(copies: Replicas) -> None:
         assert copies.names() == sorted(ODD_IDS)
         for node_id in ODD_IDS:
-            assert copies.standing(node_id).epoch == 1
+            assert copies.status(node_id).epoch == 1
 
     run(tmp_path, first)
     assert [path.name for path in tmp_path.iterdir()] == ["copies"]
@@ -146,7 +146,7 @@ def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_what_is_for_another_cluster_or_disk_is_refused(
     tmp_path: Path, name: Name, code: Code
 ) -> None:
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         prepend = copies.prepend(name, Prepend(1, Link(0, 1, 40)), pieces(b"x" * 40))
         asked = (copies.follow(name, request, b"") for request in (Ask(1), SignOfLife(1)))
         for call in (*asked, prepend):
@@ -159,34 +159,33 @@ def test_what_is_for_another_cluster_or_disk_is_refused(
 
 
 def test_no_copy_is_begun_of_a_log_that_etcd_does_not_list(tmp_path: Path) -> None:
-    async def test(copies: Copies) -> None:
-        listed: set[str] = set()
-        copies.epoch_listed = lambda node_id: 7 if node_id in listed else None
+    listed: set[str] = set()
+
+    async def test(copies: Replicas) -> None:
         with pytest.raises(Retryable, match="etcd lists no copies of a log of pump-1"):
             await copies.follow(NAME, Ask(1), b"")
         assert (copies.names(), (tmp_path / "copies").exists()) == ([], False)
         listed.add("pump-1")
-        assert await copies.follow(NAME, Ask(1), b"") == Standing(1, ())
+        assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(1, ())
 
-    run(tmp_path, test)
+    run(tmp_path, test, epoch_listed=lambda node_id: 7 if node_id in listed else None)
 
 
 def test_no_epoch_is_promised_that_etcd_cannot_list_by_now(tmp_path: Path) -> None:
-    async def test(copies: Copies) -> None:
-        copies.epoch_listed = lambda node_id: 7
-        assert await copies.follow(NAME, Ask(8), b"") == Standing(8, ())
+    async def test(copies: Replicas) -> None:
+        assert await copies.follow(NAME, Ask(8), b"") == ReplicaState(8, ())
         for request in (Ask(1 << 40), Ask(9), SignOfLife(9)):
             with pytest.raises(Retryable, match=r"a primary of epoch \d+ asks .* lists epoch 7"):
                 await copies.follow(NAME, request, b"")
-        assert await copies.follow(NAME, Ask(8), b"") == Standing(8, ())
+        assert await copies.follow(NAME, Ask(8), b"") == ReplicaState(8, ())
 
-    run(tmp_path, test)
+    run(tmp_path, test, epoch_listed=lambda node_id: 7)
 
 
 def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_path: Path) -> None:
     up, folder = upstream(), tmp_path / "copies" / "pump-1"
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         await shipped(copies, up)
         with pytest.raises(NeedsOperator, match=r"has .* open"):
             lock_folder(folder)
@@ -206,7 +205,7 @@ def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_pa
         await copies.open_one("pump-1")
         assert (folder / "index").exists()  # For the same Pump, if it comes back.
         standing = await copies.follow(NAME, Ask(2), b"")
-        assert isinstance(standing, Standing)
+        assert isinstance(standing, ReplicaState)
         assert standing.links[-1].epoch == 2
         assert not (folder / "index").exists()
 
@@ -226,7 +225,7 @@ def run_there(folder: Path, up: Upstream) -> None:
 def test_a_copy_of_the_own_log_is_taken_only_while_this_pump_is_displaced(tmp_path: Path) -> None:
     own = NAME._replace(node_id="pump-9")
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         for takes in (None, False):
             copies.takes_own = takes
             with pytest.raises(NeedsOperator, match="asked of that Pump"):
@@ -242,7 +241,7 @@ def test_a_copy_of_the_own_log_is_taken_only_while_this_pump_is_displaced(tmp_pa
 def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> None:
     now = [5.0]
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         assert await copies.follow(NAME, SignOfLife(1), b"") is None
         assert copies.names() == []
         up = upstream()
@@ -251,7 +250,7 @@ def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> N
         now[0] = 7.0
         assert await copies.follow(NAME, SignOfLife(1), b"") is None
         assert copies.last_heard_s("pump-1") == 7.0
-        assert isinstance(await copies.follow(NAME, Ask(4), b""), Standing)
+        assert isinstance(await copies.follow(NAME, Ask(4), b""), ReplicaState)
         now[0] = 9.0
         for request in (SignOfLife(3), Ask(3)):
             assert await copies.follow(NAME, request, b"") == Refusal(4)
@@ -261,7 +260,7 @@ def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> N
 
 
 def test_a_dropped_copy_is_gone_and_may_come_again(tmp_path: Path) -> None:
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         await shipped(copies, upstream())
         await copies.drop("pump-1")
         assert copies.names() == []
@@ -275,7 +274,7 @@ def test_what_a_crash_left_of_a_dropped_copy_goes_at_the_next_start(tmp_path: Pa
     left = tmp_path / "copies" / "pump-1+dropped"
     (left / "log").mkdir(parents=True)
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         assert copies.names() == []
 
     run(tmp_path, test)
@@ -285,17 +284,17 @@ def test_what_a_crash_left_of_a_dropped_copy_goes_at_the_next_start(tmp_path: Pa
 def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> None:
     other = NAME._replace(node_id="pump-2")
 
-    async def ship_both(copies: Copies) -> None:
+    async def ship_both(copies: Replicas) -> None:
         for name in (NAME, other):
             await shipped(copies, upstream(), name)
 
-    async def test(copies: Copies) -> None:
-        assert "000001.seg, offset 32" in copies.standing("pump-1").problem
+    async def test(copies: Replicas) -> None:
+        assert "000001.seg, offset 32" in copies.status("pump-1").problem
         with pytest.raises(Corrupt):
             await copies.follow(NAME, Ask(1), b"")
         with pytest.raises(Corrupt):
             await copies.close_one("pump-1")
-        assert copies.standing("pump-2").problem == ""
+        assert copies.status("pump-2").problem == ""
         await copies.drop("pump-1")
         await shipped(copies, upstream())
 
@@ -313,7 +312,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
     up = upstream()
     path = tmp_path / "copies" / "pump-1" / "log" / segment_name(1)
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         damaged = await copies.follow(NAME, Ask(1), b"")  # After the start, the second attempt.
         assert isinstance(damaged, Damaged)
         assert "000001.seg, offset 32" in copies.facts()[0].summary
@@ -326,21 +325,21 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
         assert await copies.read(NAME, Stretch(1, 0, len(data))) == bytes(data)
         assert "set aside in" in str(copies.facts()[0].damaged)
         await shipped(copies, up)
-        assert copies.standing("pump-1").end == up.segments.end
+        assert copies.status("pump-1").end == up.segments.end
 
     run(tmp_path, lambda copies: shipped(copies, up))
     data = bytearray(path.read_bytes())
     data[BEGIN + 5] ^= 1
     path.write_bytes(data)
-    monkeypatch.setattr("pump.replication.replicas._MENDED_AGAIN_S", 0.0)
+    monkeypatch.setattr("pump.replication.replicas._REPAIR_AGAIN_S", 0.0)
     run(tmp_path, test)
 
 
 def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Path) -> None:
-    async def ship(copies: Copies) -> None:
+    async def ship(copies: Replicas) -> None:
         await shipped(copies, upstream())
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         with pytest.raises(NeedsOperator, match="a copy on another disk"):
             await copies.follow(NAME, Ask(1), b"")
 
@@ -352,8 +351,7 @@ def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Pat
 def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Path) -> None:
     up, files = upstream(), MemoryFiles()
 
-    async def test(copies: Copies) -> None:
-        copies.reserve = Reserve(files, tmp_path, 1000)
+    async def test(copies: Replicas) -> None:
         files.free_bytes = 900
         with pytest.raises(OutOfSpace, match="available: 900"):
             await shipped(copies, up)
@@ -371,7 +369,7 @@ def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Pat
         files.free_bytes = 501 + len(more)
         assert isinstance(await copies.follow(NAME, request, more), Have)
 
-    run(tmp_path, test)
+    run(tmp_path, test, reserve=Reserve(files, tmp_path, 1000))
 
 
 def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
@@ -383,7 +381,7 @@ def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
     link = up.chain().links[0]
     data = up.data(0, 0, link.end)
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         await shipped(copies, up, first=1)
 
         async def until_it_stops() -> AsyncIterator[bytes]:
@@ -406,7 +404,7 @@ def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> No
     link = up.chain().links[1]
     data = up.data(1, 0, link.end)
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         await shipped(copies, up, first=2)
         begin = up.segments.end
         up.write(1)
@@ -425,9 +423,11 @@ def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> No
         damaged = up.data(0, 0, BEGIN - 1) + b"x"
         with pytest.raises(NeedsOperator):
             await copies.prepend(NAME, Prepend(1, up.chain().links[0]), pieces(damaged))
-        assert await copies.follow(NAME, Ask(1), b"") == Standing(1, tuple(up.chain().links[1:]))
+        assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(
+            1, tuple(up.chain().links[1:])
+        )
         again = await copies.prepend(NAME, Prepend(1, link), pieces(data))
-        assert again == Standing(1, tuple(up.chain().links[1:]))
+        assert again == ReplicaState(1, tuple(up.chain().links[1:]))
 
     run(tmp_path, test)
     assert sorted(path.name for path in (tmp_path / "copies/pump-1/log").iterdir()) == [
@@ -465,7 +465,7 @@ def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine
     up = upstream()
     link = up.chain().links[0]
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         server: Any = grpc.aio.server() if engine == "grpcio" else GrpcFront(ServerLimits())
         service = ReplicaService(copies)
         if engine == "http2":
@@ -484,11 +484,11 @@ def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine
                 return decode_answer(await follow(encode_request(NAME, request)))
 
             assert await asked(SignOfLife(1)) is None
-            assert await asked(Ask(1)) == Standing(1, ())
+            assert await asked(Ask(1)) == ReplicaState(1, ())
             await shipped(copies, up, first=1)
             answer = decode_answer(await prepend(sent(*prepended(up, link))))
             assert answer == Have(1, Place(1, 0), 0)
-            assert await asked(Ask(1)) == Standing(1, tuple(up.chain().links))
+            assert await asked(Ask(1)) == ReplicaState(1, tuple(up.chain().links))
             await copies.close_one("pump-1")
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await asked(Ask(1))
@@ -508,7 +508,7 @@ def test_the_service_refuses_with_a_status_and_a_code(tmp_path: Path) -> None:
     stranger = NAME._replace(disk="f" * 32)
     precondition, invalid = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         service = ReplicaService(copies)
         calls: list[tuple[Awaitable[bytes], grpc.StatusCode, Code]] = [
             (service.follow(b"\xff", Call()), invalid, Code.BINLOG_INVALID),

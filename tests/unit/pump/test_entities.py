@@ -10,7 +10,7 @@ from penstock.pb import binlog_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
 from penstock.wire.protowire import encode_uvarint
-from pump.service.entities import encode_entities, encode_entity
+from pump.service.tidb_service import encode_entities, encode_entity
 
 TS = st.one_of(
     st.integers(1, (1 << 63) - 1),

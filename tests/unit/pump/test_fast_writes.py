@@ -13,8 +13,8 @@ from penstock.pb import pump_pb2
 from penstock.wire.binlog import Binlog, fake_binlog
 from penstock.wire.codec import encode_binlog
 from pump.counters import Counters
-from pump.service.fast_writes import FastWrites
 from pump.service.group_commit import GroupCommit
+from pump.service.tidb_service import FastWrites
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import prewrite as stored_prewrite
 from tests.kit.wait import until

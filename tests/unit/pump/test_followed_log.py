@@ -84,14 +84,14 @@ def test_a_copy_that_no_disk_can_mend_begins_again_through_every_failure_of_its_
             down.fail_at = {down.calls + failed_at: how}
             for _ in range(9):
                 with down.failing():
-                    if begun_again(up, down):
+                    if reinitialised(up, down):
                         break
             up.acked = None
             finish(up, down)
             check_same(up, down)
 
 
-def begun_again(up: Upstream, down: Downstream) -> bool:
+def reinitialised(up: Upstream, down: Downstream) -> bool:
     """Tell a damaged copy to begin again; return whether it has."""
     said = down.log.answer(Ask(up.epoch), b"")
     if not isinstance(said, Damaged):

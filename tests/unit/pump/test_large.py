@@ -15,11 +15,11 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
+from pump.penstock_service import PenstockService
 from pump.service import large_transactions
 from pump.service.admission import Admission
 from pump.service.group_commit import GroupCommit
 from pump.service.large_transactions import STREAMS_MAX, LargeWrites
-from pump.service.penstock_service import PenstockService
 from pump.service.pull_binlogs import Pulls
 from pump.service.tidb_service import TidbService
 from pump.store.record import Record

@@ -7,16 +7,17 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from penstock.cluster.disks import Disk, Offered
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Retryable
-from pump.replication.draining import Leaving
-from pump.replication.peers import Recruits
+from pump.replication.draining import Draining
+from pump.replication.peers import Peers
 from pump.replication.protocol.messages import Ask, Name
-from pump.replication.replicas import Copies
+from pump.replication.replicas import Replicas
 from tests.kit.wait import until
 
 CLUSTER, OWN, FIRST, THIRD = 7, Copy("pump-2", "2" * 32), Copy("pump-1", "d1"), Copy("pump-3", "d3")
@@ -32,52 +33,58 @@ class Listed(Offered):
         self.said: list[bool] = []
         self.is_away = False
 
-    def say(self, is_leaving: bool) -> None:
+    def set_draining(self, is_draining: bool) -> None:
         if self.is_away:
             raise Retryable("etcd does not answer", code=Code.ETCD_AWAY)
-        self.said.append(is_leaving)
-        self.disks[OWN.disk] = replace(self.disks[OWN.disk], is_leaving=is_leaving)
+        self.said.append(is_draining)
+        self.disks[OWN.disk] = replace(self.disks[OWN.disk], is_draining=is_draining)
 
     def renew(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Rig:
-    def __init__(self, copies: Copies) -> None:
-        self.disks = {c.disk: Disk(c.disk, c.pump, "host:1") for c in (FIRST, OWN, THIRD)}
-        self.logs = {"pump-1": LISTED}
-        self.looks = 0
-        self.state: NodeState | None = NodeState.ONLINE
-        self.listed = Listed(self.disks)
-        self.leaving = Leaving(
-            OWN.disk,
-            offered=self.listed,
-            followed=copies,
-            recruits=Recruits(disks=lambda: self.disks, load=dict, apart=""),
-            logs=self._seen,
-            state=lambda node_id: self.state,
-        )
+class Logs(dict[str, LogEntry]):
+    """The entries, and how often they were looked at."""
 
-    def _seen(self) -> dict[str, LogEntry]:
+    looks = 0
+
+    def get(self, *asked: Any) -> Any:
         self.looks += 1
-        return self.logs
+        return super().get(*asked)
+
+
+class SeenPeers(Peers):
+    pump_state: NodeState | None = NodeState.ONLINE
+
+    def state(self, node_id: str) -> NodeState | None:
+        return self.pump_state
+
+
+class Rig:
+    def __init__(self, copies: Replicas) -> None:
+        self.disks = {c.disk: Disk(c.disk, c.pump, "host:1") for c in (FIRST, OWN, THIRD)}
+        self.logs = Logs({"pump-1": LISTED})
+        self.peers = SeenPeers(CLUSTER, OWN)
+        self.peers.disks, self.peers.logs = self.disks, self.logs
+        self.listed = Listed(self.disks)
+        self.draining = Draining(self.peers, self.listed, copies)
 
     async def looked_at(self) -> None:
         """Return when all that is waited for was looked at again."""
-        looks = self.looks
-        await until(lambda: self.looks > looks + 3)
+        looks = self.logs.looks
+        await until(lambda: self.logs.looks > looks + 3)
 
-    async def hand_over(self, within_s: float = ENOUGH_S) -> float:
+    async def drain(self, within_s: float = ENOUGH_S) -> float:
         """Return how long it took."""
         began_s = time.monotonic()
-        await self.leaving.hand_over(within_s)
+        await self.draining.drain(within_s)
         return time.monotonic() - began_s
 
 
 def run(folder: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
     async def body() -> None:
-        copies = Copies(folder, node_id=OWN.pump, cluster_id=CLUSTER, disk=OWN.disk)
+        copies = Replicas(folder, node_id=OWN.pump, cluster_id=CLUSTER, disk=OWN.disk)
         await copies.follow(Name(CLUSTER, "pump-1", OWN.disk), Ask(4), b"")
         try:
             await test(Rig(copies))
@@ -89,24 +96,24 @@ def run(folder: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
 
 def test_a_pump_waits_until_another_one_has_the_copy_and_no_longer(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        done = asyncio.create_task(rig.hand_over())
+        done = asyncio.create_task(rig.drain())
         await rig.looked_at()
         assert not done.done()
-        rig.logs = {"pump-1": LISTED.joined(THIRD)}
+        rig.logs["pump-1"] = LISTED.joined(THIRD)
         await rig.looked_at()
         assert not done.done()
-        rig.logs = {"pump-1": LISTED.joined(THIRD).without([OWN.disk])}
+        rig.logs["pump-1"] = LISTED.joined(THIRD).without([OWN.disk])
         assert await done < ENOUGH_S
         assert rig.listed.said == [True]
-        assert await rig.leaving.remaining() == []
+        assert await rig.draining.remaining() == []
 
     run(tmp_path, body)
 
 
 def test_it_does_not_wait_for_longer_than_it_may(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        assert SOON_S < await rig.hand_over(SOON_S) < ENOUGH_S
-        (kept,) = await rig.leaving.remaining()
+        assert SOON_S < await rig.drain(SOON_S) < ENOUGH_S
+        (kept,) = await rig.draining.remaining()
         assert kept.startswith("the copy of pump-1's log is here, ")
         assert kept.endswith(" bytes, and another Pump is given one")
 
@@ -115,10 +122,10 @@ def test_it_does_not_wait_for_longer_than_it_may(tmp_path: Path) -> None:
 
 def test_it_does_not_wait_where_no_other_pump_could_take_the_copy(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        rig.disks[THIRD.disk] = replace(rig.disks[THIRD.disk], is_leaving=True)
-        assert await rig.hand_over() < ENOUGH_S
+        rig.disks[THIRD.disk] = replace(rig.disks[THIRD.disk], is_draining=True)
+        assert await rig.drain() < ENOUGH_S
         assert rig.listed.said == []
-        (kept,) = await rig.leaving.remaining()
+        (kept,) = await rig.draining.remaining()
         assert kept.endswith("and no other Pump can take one (start one more)")
 
     run(tmp_path, body)
@@ -127,18 +134,18 @@ def test_it_does_not_wait_where_no_other_pump_could_take_the_copy(tmp_path: Path
 def test_it_does_not_wait_for_an_etcd_that_is_away(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
         rig.listed.is_away = True
-        assert await rig.hand_over() < ENOUGH_S
+        assert await rig.drain() < ENOUGH_S
 
     run(tmp_path, body)
 
 
 def test_no_one_needs_the_log_of_a_pump_that_is_offline(tmp_path: Path) -> None:
     async def body(rig: Rig) -> None:
-        rig.state = NodeState.OFFLINE
-        assert await rig.leaving.remaining() == []
-        rig.state = None
-        rig.logs = {"pump-1": LISTED.claimed(OWN)}
-        (kept,) = await rig.leaving.remaining()
+        rig.peers.pump_state = NodeState.OFFLINE
+        assert await rig.draining.remaining() == []
+        rig.peers.pump_state = None
+        rig.logs["pump-1"] = LISTED.claimed(OWN)
+        (kept,) = await rig.draining.remaining()
         assert kept.startswith("the log of pump-1 was taken over here and is served until every")
         assert kept.endswith("penstock ctl move-log pump-1 --to PUMP)")
 

@@ -15,8 +15,8 @@ from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
-from pump.replication.draining import Moving, Way
-from pump.replication.peers import Recruits
+from pump.replication.draining import Moving
+from pump.replication.peers import Peers
 from tests.kit.wait import until
 
 OWN, TWO, THREE, FOUR = (Copy(f"pump-{n}", f"d{n}") for n in (1, 2, 3, 4))
@@ -33,10 +33,10 @@ class Twin:
         self.is_slow = False
 
     @property
-    def staying_whole(self) -> list[str]:
+    def staying_complete(self) -> list[str]:
         return [] if self.is_slow else [copy.disk for copy in self.entry.replicas]
 
-    def lacks_bytes(self, disk: str) -> int | None:
+    def missing_bytes(self, disk: str) -> int | None:
         return 3 << 20 if self.entry.replica(disk) else None
 
     def move_to(self, disk: str) -> None:
@@ -65,11 +65,11 @@ class Own:
 class OwnDisk:
     """The copies that are on the own disk, which an operator may have emptied."""
 
-    def __init__(self, *, is_leaving: bool) -> None:
-        self.is_leaving = is_leaving
+    def __init__(self, *, is_draining: bool) -> None:
+        self.is_draining = is_draining
 
-    async def say(self, is_leaving: bool) -> None:
-        self.is_leaving = is_leaving
+    async def set_draining(self, is_draining: bool) -> None:
+        self.is_draining = is_draining
 
 
 class Rig:
@@ -78,16 +78,21 @@ class Rig:
         self.twin = Twin(entry)
         self.own = Own()
         self.open = 0
-        self.way = Way(
-            self.twin,
-            Recruits(disks=lambda: self.disks, load=dict, apart=apart),
-            None,
-            self.own,
+        self.peers = Peers(1, OWN, apart=apart)
+        self.peers.disks = self.disks
+        self.moving = self.move(None)
+
+    def move(self, draining: OwnDisk | None) -> Moving:
+        return Moving(
+            "pump-1",
+            peers=self.peers,
+            shipping=self.twin,  # type: ignore[arg-type]
+            states=self.own,  # type: ignore[arg-type]
+            draining=draining,  # type: ignore[arg-type]
             count_open=lambda: self.open,
             pause_grace_s=0.2,
             leave_grace_s=1.0,
         )
-        self.moving = Moving("pump-1", self.way)
 
     async def refused(self, to: str) -> str:
         with pytest.raises(NeedsOperator) as found:
@@ -179,7 +184,7 @@ def test_a_log_that_was_moved_is_there_and_goes_on_only_where_it_is_sent() -> No
 
 def test_a_pump_that_serves_the_log_or_is_not_there_or_leaves_is_refused() -> None:
     async def body(rig: Rig) -> None:
-        rig.disks["d3"] = replace(rig.disks["d3"], is_leaving=True)
+        rig.disks["d3"] = replace(rig.disks["d3"], is_draining=True)
         assert "is served by pump pump-1 already" in await rig.refused("pump-1")
         assert "no pump 'pump-9' that takes copies" in await rig.refused("pump-9")
         assert "pump pump-3, which is being emptied itself" in await rig.refused("pump-3")
@@ -261,15 +266,15 @@ def test_a_log_that_is_being_drained_can_be_moved_and_stays_closed_if_that_fails
     run(body)
 
 
-@pytest.mark.parametrize("is_leaving", [True, False])
-def test_a_move_that_fails_takes_no_drain_back(is_leaving: bool) -> None:
+@pytest.mark.parametrize("is_draining", [True, False])
+def test_a_move_that_fails_takes_no_drain_back(is_draining: bool) -> None:
     async def body(rig: Rig) -> None:
         rig.twin.is_slow = True
-        leaving = OwnDisk(is_leaving=is_leaving)
-        rig.moving = Moving("pump-1", rig.way._replace(leaving=leaving))  # type: ignore[arg-type]
+        draining = OwnDisk(is_draining=is_draining)
+        rig.moving = rig.move(draining)
         await rig.moving.begin("pump-3")
         del rig.disks["d3"]
         await rig.ended()
-        assert leaving.is_leaving is is_leaving
+        assert draining.is_draining is is_draining
 
     run(body)

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.pb import penstock_pb2
 from pump.counters import Counters, reason_of
+from pump.penstock_service import _code
 from pump.service.group_commit import GroupCommit
-from pump.service.penstock_service import _code
 from pump.store.record import NotStored, TooManyOpen
 from pump.store.storage import Record, Storage, StorageConfig
 from tests.kit.fakes.storage import commit, commits, prewrite, rollback, write

@@ -10,18 +10,18 @@ from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy
 from penstock.log.segment import segment_name
 from penstock.log.segments import Segments
-from pump.replication.peers import Around, OtherDisk
+from pump.replication.peers import PeerDisk, Peers
 from pump.replication.protocol.chain import Chain, Link, Seen
-from pump.replication.protocol.messages import Name, Stretch
+from pump.replication.protocol.messages import Stretch
 from pump.replication.replicas import _edges
 
 
-class Folder(OtherDisk):
+class Folder(PeerDisk):
     """A disk that is read without a network, as its Pump reads it."""
 
     def __init__(self, folder: Path) -> None:
-        around = Around(7, "d1", None, entry=lambda node_id: None, disks=dict)
-        super().__init__(Disk("d2", "pump-2", "h:1"), around, Name(7, "pump-1", "d2"))
+        peers = Peers(7, Copy("pump-1", "d1"))
+        super().__init__(Disk("d2", "pump-2", "h:1"), peers, "pump-1")
         self.folder = folder
 
     def _read(self, wanted: Stretch) -> bytes:

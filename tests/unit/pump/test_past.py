@@ -10,7 +10,7 @@ import pytest
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from pump.cluster.past import Held, begin_run
+from pump.cluster.identity import Held, begin_run
 from tests.kit.fakes.registry import MemoryRegistry
 
 

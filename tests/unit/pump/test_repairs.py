@@ -16,22 +16,22 @@ import pytest
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.log.files import DRAFT, OsFiles
-from penstock.log.mending import Donor
+from penstock.log.repair import Donor
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.node.facts import lines_of
 from pump.replication.protocol.messages import (
     READ_BYTES_MAX,
     Ask,
-    Standing,
+    ReplicaState,
     Stretch,
     decode_bytes,
     decode_read,
     encode_bytes,
     encode_read,
 )
-from pump.replication.repair import OwnMender, Remedy, Repairs
-from pump.replication.replicas import Copies
+from pump.replication.repair import OwnLogRepair, Remedy, Repairs
+from pump.replication.replicas import Replicas
 from pump.replication.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of
 from tests.kit.wait import eventually
 from tests.unit.pump.test_copies import CLUSTER, DISK, NAME, run, shipped, upstream
@@ -90,8 +90,10 @@ def log(tmp_path: Path) -> Iterator[Segments]:
     segments.close()
 
 
-def mender(log: Segments, other: Donor, repairs: Repairs, place: Place | None = None) -> OwnMender:
-    return OwnMender(
+def own_repair(
+    log: Segments, other: Donor, repairs: Repairs, place: Place | None = None
+) -> OwnLogRepair:
+    return OwnLogRepair(
         log,
         OsFiles(),
         repairs,
@@ -104,15 +106,15 @@ def test_a_read_that_meets_damage_returns_what_was_written_and_counts(
     log: Segments, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other, repairs = copied(log.folder, tmp_path / "other"), Repairs()
-    log.mend_with(mender(log, other, repairs))
+    log.repair_with(own_repair(log, other, repairs))
     positions = [position for position, _ in log.scan()]
     for position in positions:
         flip(log.folder / segment_name(position.segment), position.offset + 50)
     with caplog.at_level(logging.WARNING):
         assert log.read_many(positions) == PAYLOADS
     assert [payload for _, payload in log.scan()] == PAYLOADS
-    assert repairs.mended_places == len({position.segment for position in positions})
-    assert repairs.mended_bytes == sum(24 + len(payload) for payload in PAYLOADS)
+    assert repairs.repaired_places == len({position.segment for position in positions})
+    assert repairs.repaired_bytes == sum(24 + len(payload) for payload in PAYLOADS)
     assert repairs.left() == {}
     assert "were put back from another disk [PS-3001]" in caplog.text
 
@@ -123,7 +125,7 @@ def test_what_is_not_acknowledged_is_not_taken_from_another_disk(
     other, repairs = copied(log.folder, tmp_path / "other"), Repairs()
     *_, before, last = [position for position, _ in log.scan()]
     assert before.segment == last.segment
-    log.mend_with(mender(log, other, repairs, Place(last.segment, last.offset)))
+    log.repair_with(own_repair(log, other, repairs, Place(last.segment, last.offset)))
     for position in (before, last):
         flip(log.folder / segment_name(position.segment), position.offset + 50)
     assert log.read(before) == PAYLOADS[-2]
@@ -139,7 +141,7 @@ def test_what_no_disk_has_whole_is_named_once_and_asked_for_again_only_later(
     path = log.folder / segment_name(position.segment)
     flip(path, position.offset + 50)
     other, repairs = copied(log.folder, tmp_path / "other"), Repairs()
-    log.mend_with(mender(log, other, repairs))
+    log.repair_with(own_repair(log, other, repairs))
     for _ in range(3):
         with pytest.raises(Corrupt, match=f"offset {position.offset}"):
             log.read(position)
@@ -160,20 +162,20 @@ def test_a_copy_whose_header_is_damaged_is_mended_before_it_is_opened(tmp_path: 
     flip(path, 5)
     repairs = Repairs()
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         standing = await copies.follow(NAME, Ask(up.epoch), b"")
-        assert standing == Standing(up.epoch, tuple(up.chain().links))
+        assert standing == ReplicaState(up.epoch, tuple(up.chain().links))
 
     async def body() -> None:
         remedy = Remedy(repairs, partial(only, other))
-        copies = Copies(tmp_path, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, remedy=remedy)
+        copies = Replicas(tmp_path, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, remedy=remedy)
         await copies.start()
         await test(copies)
         await copies.close()
 
     asyncio.run(body())
     assert path.read_bytes() == was
-    assert repairs.mended_bytes == BEGIN
+    assert repairs.repaired_bytes == BEGIN
 
 
 def test_a_copy_that_no_disk_can_mend_says_so_to_its_primary_and_stays_as_it_is(
@@ -186,7 +188,7 @@ def test_a_copy_that_no_disk_can_mend_says_so_to_its_primary_and_stays_as_it_is(
     flip(path, 5)
     before = {each.name: each.read_bytes() for each in folder.iterdir()}
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         with pytest.raises(Corrupt, match="not a segment header"):
             await copies.follow(NAME, Ask(up.epoch), b"")
         assert "not a segment header" in copies.facts()[0].summary
@@ -207,7 +209,7 @@ def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_fra
 
     async def body() -> None:
         remedy = Remedy(repairs, partial(only, other))
-        copies = Copies(tmp_path, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, remedy=remedy)
+        copies = Replicas(tmp_path, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, remedy=remedy)
         await copies.start()
         for path in sorted(folder.glob("*.seg"))[:-1]:
             flip(path, path.stat().st_size // 2)
@@ -219,7 +221,7 @@ def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_fra
 
     asyncio.run(body())
     assert {each.name: each.read_bytes() for each in folder.glob("*.seg")} == was
-    assert repairs.mended_places == len(was) - 1
+    assert repairs.repaired_places == len(was) - 1
 
 
 def test_any_disk_answers_with_the_bytes_of_its_own_log_and_of_copies(tmp_path: Path) -> None:
@@ -227,7 +229,7 @@ def test_any_disk_answers_with_the_bytes_of_its_own_log_and_of_copies(tmp_path: 
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / segment_name(3)).write_bytes(b"own log")
 
-    async def test(copies: Copies) -> None:
+    async def test(copies: Replicas) -> None:
         await shipped(copies, up)
         own = NAME._replace(node_id="pump-9")
         assert await copies.read(own, Stretch(3, 4, 100)) == b"log"
@@ -271,7 +273,7 @@ def scrubbing(log: Segments, folder: Path, repairs: Repairs, **schedule: float) 
             segments,  # type: ignore[arg-type]
             end=lambda segment: segment.synced,
             ends_anywhere=False,
-            mend=lambda segment, damages: repairs.keep(segment.path, damages),
+            repair=lambda segment, damages: repairs.keep(segment.path, damages),
         )
     ]
     fields = {"bytes_per_s": 1e9, "every_days": 0.0, **schedule}
@@ -362,7 +364,7 @@ def test_damage_of_a_segment_that_is_read_by_many_is_mended_once(
     log: Segments, tmp_path: Path
 ) -> None:
     other, repairs = copied(log.folder, tmp_path / "other"), Repairs()
-    log.mend_with(mender(log, other, repairs))
+    log.repair_with(own_repair(log, other, repairs))
     position = next(position for position, _ in log.scan())
     flip(log.folder / segment_name(position.segment), position.offset + 50)
     found: list[bytes] = []
@@ -372,4 +374,4 @@ def test_damage_of_a_segment_that_is_read_by_many_is_mended_once(
     for thread in threads:
         thread.join()
     assert found == [PAYLOADS[0]] * 8
-    assert repairs.mended_places == 1
+    assert repairs.repaired_places == 1

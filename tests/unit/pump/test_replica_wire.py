@@ -16,8 +16,8 @@ from pump.replication.protocol.messages import (
     Have,
     Name,
     Refusal,
+    ReplicaState,
     SignOfLife,
-    Standing,
     decode_answer,
     decode_request,
     encode_answer,
@@ -62,15 +62,15 @@ def test_a_question_and_a_sign_of_life_arrive_as_such(name: Name, sent: Ask | Si
 @given(
     NUMBERS,
     st.none()
-    | st.builds(Standing, st.just(0), CHAINS)
+    | st.builds(ReplicaState, st.just(0), CHAINS)
     | st.builds(Have, st.just(0), st.builds(Place, NUMBERS, NUMBERS), NUMBERS)
     | st.builds(Damaged, st.just(0), NUMBERS)
     | st.builds(Refusal, NUMBERS),
 )
 def test_an_answer_arrives_as_it_was_sent(
-    epoch: int, answer: Standing | Have | Damaged | Refusal | None
+    epoch: int, answer: ReplicaState | Have | Damaged | Refusal | None
 ) -> None:
-    if isinstance(answer, Standing | Have | Damaged):
+    if isinstance(answer, ReplicaState | Have | Damaged):
         answer = answer._replace(epoch=epoch)
     arrived = decode_answer(encode_answer(epoch, answer))
     assert arrived == answer

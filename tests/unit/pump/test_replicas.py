@@ -22,10 +22,10 @@ from pump.replication.protocol.messages import (
     Prepend,
     ReadEntry,
     Refusal,
+    ReplicaState,
     Reply,
     Send,
     SetAside,
-    Standing,
     StepDown,
     Swap,
     Sync,
@@ -66,7 +66,7 @@ def test_two_logs_are_the_same_up_to_the_last_segment_of_the_same_epoch() -> Non
 def test_a_group_is_acknowledged_when_every_listed_disk_has_synced_it() -> None:
     log = primary(B, C)
     for copy in (B, C):
-        log.answered(copy.disk, Standing(4, OLD))
+        log.answered(copy.disk, ReplicaState(4, OLD))
     assert log.answered(B.disk, Have(4, Place(2, BEGIN), 0)) == []
     assert log.answered(C.disk, Have(4, Place(2, BEGIN), 0)) == [Acknowledge(Place(2, BEGIN))]
     assert log.is_ready
@@ -81,7 +81,7 @@ def test_a_group_is_acknowledged_when_every_listed_disk_has_synced_it() -> None:
 
 def test_the_mark_in_etcd_is_what_every_listed_disk_has_in_this_epoch() -> None:
     log = primary(B)
-    log.answered(B.disk, Standing(4, OLD))
+    log.answered(B.disk, ReplicaState(4, OLD))
     assert log.marks() == []
     log.answered(B.disk, Have(4, Place(2, BEGIN), 0))
     log.appended(Place(2, BEGIN + 10))
@@ -109,12 +109,12 @@ def test_a_copy_that_was_put_back_is_off_every_list_before_it_is_given_the_rest(
     marked = replace(entry(B, C), copies=3, mark=Mark(1, 80, 3))
     log = Primary(A, Chain(OLD), (marked, 7))
     log.start()
-    (swap,) = log.answered(B.disk, Standing(4, links))
+    (swap,) = log.answered(B.disk, ReplicaState(4, links))
     assert isinstance(swap, Swap)
     assert (swap.entry.replicas, swap.entry.eligible) == ((C,), ())
     log.swapped(8)
-    assert log.spare(B) == [Send(B, Ask(5))]
-    assert isinstance(log.answered(B.disk, Standing(5, links))[0], Send)
+    assert log.candidate(B) == [Send(B, Ask(5))]
+    assert isinstance(log.answered(B.disk, ReplicaState(5, links))[0], Send)
 
 
 def test_a_listed_disk_with_a_former_log_is_not_eligible_while_it_is_given_this_log() -> None:
@@ -122,14 +122,14 @@ def test_a_listed_disk_with_a_former_log_is_not_eligible_while_it_is_given_this_
     marked = replace(entry(B), since=3, mark=Mark(1, 80, 3))
     log = Primary(A, Chain(began_again), (marked, 7))
     log.start()
-    (swap,) = log.answered(B.disk, Standing(4, (Link(8, 1, 99), Link(9, 2, 60))))
+    (swap,) = log.answered(B.disk, ReplicaState(4, (Link(8, 1, 99), Link(9, 2, 60))))
     assert isinstance(swap, Swap)
     assert (swap.entry.replicas, swap.entry.eligible) == ((), ())
 
 
 def test_alone_a_primary_acknowledges_nothing_and_its_last_replica_stays_eligible() -> None:
     log = primary(B)
-    log.answered(B.disk, Standing(4, OLD))
+    log.answered(B.disk, ReplicaState(4, OLD))
     (swap,) = log.silent(B.disk)
     assert isinstance(swap, Swap)
     assert (swap.entry.epoch, swap.entry.replicas, swap.entry.eligible) == (5, (), (B,))
@@ -140,8 +140,8 @@ def test_alone_a_primary_acknowledges_nothing_and_its_last_replica_stays_eligibl
 
 def test_a_copy_is_listed_with_the_first_segment_that_it_has() -> None:
     log = primary(links=(Link(0, 1, 100), Link(1, 3, 80), Link(2, 3, BEGIN), Link(3, 3, 90)))
-    assert log.spare(C) == [Send(C, Ask(4))]
-    (begin,) = log.answered(C.disk, Standing(4, ()))
+    assert log.candidate(C) == [Send(C, Ask(4))]
+    (begin,) = log.answered(C.disk, ReplicaState(4, ()))
     assert begin == Send(C, Append(4, 3, 3, 0, BEGIN, Link(2, 3, BEGIN), (), 0))
     log.answered(C.disk, Have(4, Place(3, 90), 3))
     swap, *_ = log.answered(C.disk, Have(4, Place(4, BEGIN), 3))
@@ -154,7 +154,7 @@ def test_a_copy_is_listed_with_the_first_segment_that_it_has() -> None:
 
 def test_older_segments_go_on_when_a_live_group_says_first_that_one_is_there() -> None:
     log = primary(Copy(B.pump, B.disk, 2), links=(*OLD, Link(2, 3, 60)))
-    log.answered(B.disk, Standing(4, (Link(2, 3, 60),)))
+    log.answered(B.disk, ReplicaState(4, (Link(2, 3, 60),)))
     *_, older = log.answered(B.disk, Have(4, Place(3, BEGIN), 2))
     assert older == Send(Copy(B.pump, B.disk, 2), Prepend(4, OLD[1]))
     log.own_synced()
@@ -166,19 +166,19 @@ def test_older_segments_go_on_when_a_live_group_says_first_that_one_is_there() -
 
 def test_a_copy_is_asked_again_when_what_it_was_being_given_is_purged() -> None:
     log = primary()
-    log.spare(C)
-    (begin,) = log.answered(C.disk, Standing(4, ()))
+    log.candidate(C)
+    (begin,) = log.answered(C.disk, ReplicaState(4, ()))
     assert begin == Send(C, Append(4, 1, 3, 0, BEGIN, OLD[0], (), 0))
     log.dropped(2)
     assert log.answered(C.disk, Have(4, Place(1, BEGIN), 1)) == [Send(C, Ask(4))]
-    (again,) = log.answered(C.disk, Standing(4, (Link(1, 3, BEGIN),)))
+    (again,) = log.answered(C.disk, ReplicaState(4, (Link(1, 3, BEGIN),)))
     assert again == Send(C, Append(4, 2, 4, 0, BEGIN, None, (Link(1, 3, BEGIN),), 0))
 
 
 def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
     partial = Copy(B.pump, B.disk, 1)
     log = primary(partial, C)
-    (swap,) = log.answered(B.disk, Standing(4, (Link(1, 2, 50), Link(2, 3, 70))))
+    (swap,) = log.answered(B.disk, ReplicaState(4, (Link(1, 2, 50), Link(2, 3, 70))))
     assert isinstance(swap, Swap)
     assert (swap.entry.replicas, swap.entry.eligible) == ((C,), ())
 
@@ -186,8 +186,8 @@ def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
 def test_a_disk_that_may_be_listed_already_is_waited_for() -> None:
     log = Primary(A, Chain(OLD), (LogEntry(epoch=4, primary=A, copies_min=1), 7))
     assert Acknowledge(Place(2, BEGIN)) in log.start()
-    log.spare(B)
-    log.answered(B.disk, Standing(4, OLD))
+    log.candidate(B)
+    log.answered(B.disk, ReplicaState(4, OLD))
     (swap,) = log.answered(B.disk, Have(4, Place(2, BEGIN), 0))
     assert isinstance(swap, Swap)
     end = Place(2, BEGIN + 5)
@@ -201,39 +201,39 @@ def whole_copies(*replicas: Copy, copies: int = 2) -> Primary:
     found = Primary(A, Chain(OLD), (replace(entry(*replicas), copies=copies, copies_min=1), 7))
     found.start()
     for copy in replicas:
-        found.answered(copy.disk, Standing(4, OLD[copy.first :]))
+        found.answered(copy.disk, ReplicaState(4, OLD[copy.first :]))
         found.answered(copy.disk, Have(4, Place(2, BEGIN), copy.first))
     return found
 
 
 def test_a_disk_that_leaves_is_put_off_once_another_one_is_whole() -> None:
     log = whole_copies(B)
-    assert not log.lacks_copy
-    assert log.leaving({B.disk}) == []
-    assert log.lacks_copy
-    assert log.spare(B) == []
-    assert log.spare(C) == [Send(C, Ask(4))]
-    log.answered(C.disk, Standing(4, OLD))
+    assert not log.needs_replica
+    assert log.draining({B.disk}) == []
+    assert log.needs_replica
+    assert log.candidate(B) == []
+    assert log.candidate(C) == [Send(C, Ask(4))]
+    log.answered(C.disk, ReplicaState(4, OLD))
     (joins,) = log.answered(C.disk, Have(4, Place(2, BEGIN), 0))
     assert isinstance(joins, Swap)
     assert [copy.disk for copy in joins.entry.replicas] == [B.disk, C.disk]
     log.swapped(8)
-    (goes,) = [each for each in log.leaving({B.disk}) if isinstance(each, Swap)]
+    (goes,) = [each for each in log.draining({B.disk}) if isinstance(each, Swap)]
     assert [copy.disk for copy in goes.entry.replicas] == [C.disk]
 
 
 def test_a_disk_that_leaves_stays_listed_while_the_other_one_is_no_whole_copy() -> None:
     log = whole_copies(B, Copy(C.pump, C.disk, 1))
-    assert log.leaving({B.disk}) == []
-    assert log.staying_whole == [A.disk]
-    assert log.lacks_bytes(C.disk) == 100
-    assert log.lacks_bytes("disk-x") is None
+    assert log.draining({B.disk}) == []
+    assert log.staying_complete == [A.disk]
+    assert log.missing_bytes(C.disk) == 100
+    assert log.missing_bytes("disk-x") is None
 
 
 def test_a_copy_too_many_goes_when_the_one_that_was_to_leave_stays() -> None:
     log = Primary(A, Chain(OLD), (entry(B, C), 7))
     assert [type(action) for action in log.start()] == [Begin, Send, Send]
-    (swap,) = log.leaving(())
+    (swap,) = log.draining(())
     assert isinstance(swap, Swap)
     assert [copy.disk for copy in swap.entry.replicas] == [B.disk]
 
@@ -242,8 +242,8 @@ def test_a_log_is_given_to_the_disk_that_it_moves_to_once_that_is_whole() -> Non
     log = whole_copies(B)
     assert log.moves_to(C.disk) == []
     assert log.gives_away() == []
-    assert log.spare(C) == [Send(C, Ask(4))]
-    log.answered(C.disk, Standing(4, OLD))
+    assert log.candidate(C) == [Send(C, Ask(4))]
+    log.answered(C.disk, ReplicaState(4, OLD))
     log.answered(C.disk, Have(4, Place(2, BEGIN), 0))
     log.swapped(8)
     (given,) = log.gives_away()
@@ -259,8 +259,8 @@ def test_a_log_that_is_to_stay_after_all_is_not_given_away() -> None:
     log = whole_copies(B)
     log.moves_to(B.disk)
     log.moves_to("")
-    assert log.leaving(()) == []
-    assert log.staying_whole == [A.disk, B.disk]
+    assert log.draining(()) == []
+    assert log.staying_complete == [A.disk, B.disk]
 
 
 def test_a_swap_without_an_answer_is_repeated_until_the_entry_shows_what_became_of_it() -> None:
@@ -297,7 +297,7 @@ def test_a_damaged_copy_is_put_off_and_begins_again_in_the_epoch_after() -> None
     assert (swap.entry.epoch, swap.entry.replicas, swap.entry.eligible) == (5, (), ())
     assert log.answered(B.disk, Damaged(4, 77)) == []
     log.swapped(8)
-    assert log.spare(B) == [Send(B, Ask(5))]
+    assert log.candidate(B) == [Send(B, Ask(5))]
     (sent,) = log.answered(B.disk, Damaged(5, 77))
     assert isinstance(sent, Send)
     assert isinstance(sent.request, Append)
@@ -308,7 +308,7 @@ def test_a_damaged_copy_is_put_off_and_begins_again_in_the_epoch_after() -> None
 
 def test_a_copy_that_joins_begins_again_only_after_another_epoch_has_begun() -> None:
     log = primary()
-    log.spare(B)
+    log.candidate(B)
     (swap,) = log.answered(B.disk, Damaged(4, 77))
     assert isinstance(swap, Swap)
     log.swapped(8)
@@ -325,7 +325,7 @@ def test_a_damaged_copy_takes_nothing_but_to_begin_again_in_place_of_that_damage
         assert copy.receive(other) == [Reply(Damaged(4, 77))]
     begun = [SetAside(), Write(2, 4, 0), Sync(), Reply(Have(4, Place(2, BEGIN), 2))]
     assert copy.receive(again._replace(damage=77)) == begun
-    assert copy.receive(Ask(4)) == [Reply(Standing(4, (Link(2, 4, BEGIN),)))]
+    assert copy.receive(Ask(4)) == [Reply(ReplicaState(4, (Link(2, 4, BEGIN),)))]
 
 
 def test_a_copy_takes_what_fits_and_says_so_when_it_is_synced() -> None:
@@ -357,21 +357,21 @@ def test_a_copy_takes_what_fits_and_says_so_when_it_is_synced() -> None:
 )
 def test_a_copy_says_where_it_stands_about_what_does_not_fit(request_: Append) -> None:
     copy = Replica(Chain(OLD))
-    assert copy.receive(request_) == [Reply(Standing(4, OLD))]
+    assert copy.receive(request_) == [Reply(ReplicaState(4, OLD))]
     assert tuple(copy.chain.links) == OLD
 
 
 def test_a_copy_takes_nothing_of_an_epoch_before_its_promise_or_its_last_segment() -> None:
     copy = Replica(Chain(OLD))
     assert copy.receive(Ask(2)) == [Reply(Refusal(3))]
-    assert copy.receive(Ask(6)) == [Reply(Standing(6, OLD))]
+    assert copy.receive(Ask(6)) == [Reply(ReplicaState(6, OLD))]
     assert copy.receive(header(2, 4, OLD[1])) == [Reply(Refusal(6))]
 
 
 def test_what_comes_late_cuts_no_segment_of_its_own_epoch() -> None:
     copy = Replica(Chain((Link(0, 4, 60), Link(1, 4, 70))))
     late = Append(4, 0, 4, 60, 80, None, None, 0)
-    assert copy.receive(late) == [Reply(Standing(4, tuple(copy.chain.links)))]
+    assert copy.receive(late) == [Reply(ReplicaState(4, tuple(copy.chain.links)))]
     assert copy.receive(late._replace(epoch=5))[0] == Cut(Place(0, 60))
 
 
@@ -436,7 +436,7 @@ def test_a_listed_copy_of_another_history_ends_the_primary_and_is_not_cut() -> N
     found = replace(entry(B), ids=(1, 2, 3, 4))
     log = Primary(A, Chain(tuple(link._replace(epoch_id=link.epoch) for link in OLD)), (found, 7))
     log.start()
-    (over,) = log.answered(B.disk, Standing(4, (OLD[0]._replace(epoch_id=9),)))
+    (over,) = log.answered(B.disk, ReplicaState(4, (OLD[0]._replace(epoch_id=9),)))
     assert isinstance(over, StepDown)
     assert "of another history than epoch 4 (id 000004) in etcd" in over.why
 
@@ -445,16 +445,16 @@ def test_a_disk_with_another_history_gets_no_copy() -> None:
     found = replace(entry(B), ids=(1, 2, 3, 4), copies=3)
     log = Primary(A, Chain(tuple(link._replace(epoch_id=link.epoch) for link in OLD)), (found, 7))
     log.start()
-    log.spare(C)
+    log.candidate(C)
     strange = Link(1, 4, 90, 9)
-    assert log.answered(C.disk, Standing(4, (OLD[0], strange))) == []
-    assert (log.joining, log.strangers) == (None, {C.disk: strange})
+    assert log.answered(C.disk, ReplicaState(4, (OLD[0], strange))) == []
+    assert (log.learner, log.foreign_disks) == (None, {C.disk: strange})
 
 
 def test_a_copy_never_has_bytes_of_an_epoch_that_was_won_twice() -> None:
     copy = Replica(Chain((Link(0, 4, 100, 7),)))
     assert copy.receive(Append(4, 0, 4, 80, 90, None, None, 0, epoch_id=8)) == [
-        Reply(Standing(4, (Link(0, 4, 100, 7),)))
+        Reply(ReplicaState(4, (Link(0, 4, 100, 7),)))
     ]
     assert copy.receive(Append(4, 0, 4, 80, 90, None, None, 0, epoch_id=7)) == [
         Reply(Have(4, Place(0, 90), 0))

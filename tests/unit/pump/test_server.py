@@ -21,14 +21,13 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
+from pump.penstock_service import PenstockService
 from pump.service.admission import Admission, Refused
-from pump.service.fast_writes import FastWrites
 from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import status_of
 from pump.service.large_transactions import LargeWrites
-from pump.service.penstock_service import PenstockService
 from pump.service.pull_binlogs import Pulls
-from pump.service.tidb_service import TidbService
+from pump.service.tidb_service import FastWrites, TidbService
 from pump.store.record import OutOfSpace
 from pump.store.storage import Storage
 from tests.kit.fakes.oracle import FixedHorizon

@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 
 from penstock.cluster.log_entry import Copy, LogEntry
-from penstock.log.copied_log import CopiedLog, OlderSegment
+from penstock.log.replica import OlderSegment, ReplicaSegments
 from penstock.log.segments import Place, WriteFailed
 from pump.replication.protocol import messages as m
 from pump.replication.protocol.chain import Link
@@ -93,7 +93,7 @@ class Shipped:
         assert self.entry.may_acknowledge
         for copy in self.entry.replicas:
             files = self.disks[copy.disk].files.after_crash(self.chance)
-            links = [Link(*link) for link in CopiedLog.open(LOG, files=files).links()]
+            links = [Link(*link) for link in ReplicaSegments.open(LOG, files=files).links()]
             agreed = chain.agreement(links)
             assert agreed is not None
             assert agreed >= self.acknowledged
@@ -118,8 +118,8 @@ class Shipped:
     def silence(self) -> None:
         self.carry_out(self.primary.silent(self.chance.choice(OTHERS).disk))
 
-    def spare(self) -> None:
-        self.carry_out(self.primary.spare(self.chance.choice(OTHERS)))
+    def candidate(self) -> None:
+        self.carry_out(self.primary.candidate(self.chance.choice(OTHERS)))
 
     def fail(self) -> None:
         down = self.disks[self.chance.choice(OTHERS).disk]
@@ -139,7 +139,7 @@ class Shipped:
         end = None
         for _ in range(30):
             for copy in OTHERS:
-                self.carry_out(self.primary.spare(copy))
+                self.carry_out(self.primary.candidate(copy))
                 self.carry_out(self.primary.connected(copy.disk))
             if self.primary.is_ready and self.entry.may_acknowledge:
                 if end is not None:
@@ -155,7 +155,7 @@ class Shipped:
 WEIGHTS = {
     Shipped.write: 20.0,
     Shipped.connect: 8,
-    Shipped.spare: 4,
+    Shipped.candidate: 4,
     Shipped.silence: 1,
     Shipped.fail: 2,
     Shipped.purge: 1,

@@ -6,28 +6,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
+from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Place
 from pump.replication import shipper
+from pump.replication.peers import Peers
 from pump.replication.protocol.messages import (
     Answer,
     Append,
     Ask,
     Followed,
     Have,
+    ReplicaState,
     SignOfLife,
-    Standing,
     decode_request,
     encode_answer,
 )
-from pump.replication.shipper import Lines, Shipper
+from pump.replication.shipper import Shipper
 from tests.kit.wait import eventually
 
 COPY = Copy("pump-2", "d2")
@@ -41,19 +42,27 @@ GROUP = Append(
 class Core:
     """Asks where the copy stands as soon as it is there, and then sends it a group."""
 
+    acknowledged = Place(0, 0)
+    epoch = 1
+    is_well = True
+
     def __init__(self) -> None:
+        self.repair: Callable[[int], bool] = lambda number: False
         self.silent_s: list[float] = []
         self.has: list[Place] = []
         self.failures: list[str] = []
         self.begun = threading.Event()
         self.shipper: Shipper
 
+    def read(self, number: int, begin: int, end: int) -> bytes:
+        return b""
+
     def connected(self, disk: str) -> None:
         assert self.begun.wait(5)
         self.shipper.send(Ask(1))
 
     def answered(self, disk: str, answer: Answer) -> None:
-        if isinstance(answer, Standing):
+        if isinstance(answer, ReplicaState):
             self.shipper.send(GROUP)
         elif isinstance(answer, Have):
             self.has.append(answer.place)
@@ -80,7 +89,9 @@ class Line:
 
 @contextmanager
 def shipped(
-    monkeypatch: pytest.MonkeyPatch, take: Callable[[Followed], Answer | None], **more: Any
+    monkeypatch: pytest.MonkeyPatch,
+    take: Callable[[Followed], Answer | None],
+    core: Core | None = None,
 ) -> Iterator[Core]:
     """Ship to a copy that answers what `take` returns; what it raises is a refusal."""
 
@@ -89,16 +100,9 @@ def shipped(
 
     monkeypatch.setattr(shipper, "Channel", Line)
     monkeypatch.setattr(shipper, "unary", unary)
-    lines = Lines(
-        *(1, "pump-1"),
-        address=lambda disk: "somewhere:1",
-        tls=None,
-        timeout_s=TIMEOUT_S,
-        read=lambda segment, offset, end: b"",
-        epoch=lambda: 1,
-    )._replace(**more)
-    core = Core()
-    core.shipper = Shipper(COPY, lines, core)
+    core, peers = core or Core(), Peers(1, Copy("pump-1", "d1"))
+    peers.disks = {COPY.disk: Disk(COPY.disk, COPY.pump, "somewhere:1")}
+    core.shipper = Shipper(COPY, core, peers=peers, node_id="pump-1", timeout_s=TIMEOUT_S)
     core.begun.set()
     try:
         yield core
@@ -114,7 +118,7 @@ def test_a_copy_on_a_full_disk_is_silent_although_it_says_where_it_stands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def take(request: Followed) -> Answer | None:
-        return Standing(1, ()) if isinstance(request, Ask) else refuse()
+        return ReplicaState(1, ()) if isinstance(request, Ask) else refuse()
 
     began_s = time.monotonic()
     with shipped(monkeypatch, take) as core:
@@ -133,7 +137,7 @@ def test_a_copy_that_takes_what_it_refused_before_is_not_silent(
             signs.append(request)
             return None
         if isinstance(request, Ask):
-            return Standing(1, ())
+            return ReplicaState(1, ())
         return next(refusals, lambda: Have(1, Place(0, 32), 0))()
 
     with shipped(monkeypatch, take) as core:
@@ -153,7 +157,7 @@ def test_a_copy_that_lacks_nothing_after_a_lost_answer_is_not_silent(
             signs.append(request)
             return None
         if isinstance(request, Ask):
-            return Standing(1, ())
+            return ReplicaState(1, ())
         return next(answers, lambda: None)()
 
     with shipped(monkeypatch, take) as core:
@@ -170,14 +174,16 @@ def test_a_primary_that_is_not_well_gives_no_sign_of_life(monkeypatch: pytest.Mo
         if isinstance(request, SignOfLife):
             signs.append(request)
             return None
-        return Standing(1, ()) if isinstance(request, Ask) else Have(1, Place(0, 32), 0)
+        return ReplicaState(1, ()) if isinstance(request, Ask) else Have(1, Place(0, 32), 0)
 
-    def is_well() -> bool:
-        assert not signs
-        asked.append(1)
-        return next(wellness, len(asked) > SIGNS_IN_TIMEOUT)
+    class Unwell(Core):
+        @property
+        def is_well(self) -> bool:  # type: ignore[override]
+            assert not signs
+            asked.append(1)
+            return next(wellness, len(asked) > SIGNS_IN_TIMEOUT)
 
-    with shipped(monkeypatch, take, is_well=is_well) as core:
+    with shipped(monkeypatch, take, Unwell()) as core:
         eventually(lambda: len(signs) == 1)
         assert len(asked) == SIGNS_IN_TIMEOUT + 1
         assert core.silent_s == []
@@ -190,19 +196,20 @@ def test_what_all_others_have_is_checked_once_before_a_copy_that_joins_is_sent_i
 
     def take(request: Followed) -> Answer | None:
         if isinstance(request, Ask):
-            return Standing(1, ())
+            return ReplicaState(1, ())
         happened.append("sent")
         return Have(1, Place(0, 32), 0)
 
-    def mend(segment: int) -> bool:
+    def repair(segment: int) -> bool:
         happened.append(f"checked {segment}")
         return False
 
     ahead, level = Place(0, 33), Place(0, 32)
     for acknowledged, before in ((ahead, ["checked 0"]), (level, [])):
         happened.clear()
-        place = partial(Place, *acknowledged)
-        with shipped(monkeypatch, take, acknowledged=place, mend=mend) as core:
+        learner = Core()
+        learner.acknowledged, learner.repair = acknowledged, repair
+        with shipped(monkeypatch, take, learner) as core:
             eventually(lambda: len(core.has) == 1)
             core.shipper.send(GROUP)
             eventually(lambda: len(core.has) == 2)

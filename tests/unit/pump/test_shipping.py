@@ -23,10 +23,9 @@ from penstock.log.segments import Position, Segments, WriteFailed
 from pump.config import PumpConfig
 from pump.replication import shipping
 from pump.replication.claiming import Wanted, claim
-from pump.replication.peers import Recruits
+from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link
 from pump.replication.protocol.messages import Refusal
-from pump.replication.shipper import Lines
 from pump.replication.shipping import Deposed, Shipping
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.log_entries import MemoryLogEntries
@@ -48,18 +47,14 @@ class Rig:
             self.entries.swap("pump-1", 0, entry)
         claimed = claim(self.entries, "pump-1", OWN, chain, Wanted(2, copies_min))
         assert claimed is not None
-        lines = Lines(
-            *(1, "pump-1"),
-            address=lambda disk: None,
-            tls=None,
-            timeout_s=1.0,
-            read=self.segments.read_bytes,
-            epoch=lambda: 0,
-        )
-        offered = {copy.disk: Disk(copy.disk, copy.pump, "nowhere:1") for copy in eligible}
-        recruits = Recruits(disks=lambda: offered, load=dict, apart="")
+        peers = Peers(1, OWN)
+        peers.disks = {copy.disk: Disk(copy.disk, copy.pump, "nowhere:1") for copy in eligible}
         self.shipping = Shipping(
-            claimed, self.segments, entries=self.entries, lines=lines, recruits=recruits
+            *(claimed, self.segments),
+            node_id="pump-1",
+            entries=self.entries,
+            peers=peers,
+            replica_timeout_s=1.0,
         )
         self.deposed = threading.Event()
         self.shipping.on_over = self.deposed.set
@@ -149,7 +144,7 @@ def test_with_too_few_copies_a_group_waits_and_new_transactions_are_refused() ->
         assert not rig.shipping.are_enough
         with pytest.raises(Retryable, match="1 of 2 copies of this Pump's log are there"):
             rig.shipping.check()
-        assert not rig.shipping.wait_until_whole(0.01)
+        assert not rig.shipping.wait_until_complete(0.01)
         failures: list[BaseException] = []
 
         def store() -> None:
@@ -216,10 +211,10 @@ def test_a_disk_that_takes_nothing_is_said_and_only_a_full_one_keeps_its_log(
         eventually(lambda: not rig.shipping.are_enough)
         with pytest.raises(Retryable, match=r"the disk of this Pump has taken nothing for \d+ s"):
             rig.shipping.check()
-        assert rig.shipping._lines.is_well() is is_well
+        assert rig.shipping.is_well is is_well
         rig.files.fail = lambda call, path: None
         eventually(lambda: rig.shipping.are_enough)
-        assert rig.shipping._lines.is_well()
+        assert rig.shipping.is_well
         rig.store(b"taken again")
 
 
@@ -239,7 +234,7 @@ def test_a_sync_that_does_not_return_is_a_disk_that_takes_nothing(
         thread.start()
         assert hangs.wait(10)
         eventually(lambda: not rig.shipping.are_enough)
-        assert not rig.shipping._lines.is_well()
+        assert not rig.shipping.is_well
         is_over.set()
         thread.join()
         assert rig.shipping.are_enough
@@ -250,7 +245,7 @@ def test_a_defect_of_what_looks_after_the_copies_ends_the_primary(
 ) -> None:
     with shipped() as rig:
         rig.store(b"before")
-        monkeypatch.setattr(rig.shipping, "_look_around", lambda: 1 // 0)
+        monkeypatch.setattr(rig.shipping, "_maintain", lambda: 1 // 0)
         eventually(rig.deposed.is_set)
         with pytest.raises(Deposed, match="what looks after the copies has failed"):
             rig.store(b"after")

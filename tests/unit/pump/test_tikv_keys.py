@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import outbox
-from pump.tikv.keys import is_of_tidb, memcomparable
+from pump.tikv import is_of_tidb, memcomparable
 from tests.kit.fakes.scripted_tidb import meta_key, row_key
 
 KEYS = st.binary(max_size=40)

@@ -15,7 +15,7 @@ from penstock.pb import tikvpb_pb2
 from penstock.ts import compose
 from pump.cluster.resolver import ROLLED_BACK, UNKNOWN, Outcome, Question, Resolution
 from pump.cluster.tikv_resolver import TikvResolver
-from pump.tikv.transaction_status import State, TransactionStatus, described, status_of
+from pump.tikv import State, TransactionStatus, described, status_of
 from tests.kit.fakes.scripted_tidb import meta_key, row_key
 
 BEGAN_MS = 1_700_000_000_000

@@ -15,13 +15,12 @@ from collections.abc import (
     AsyncIterable,
     AsyncIterator,
     Callable,
-    Collection,
     Iterator,
     Sequence,
 )
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -37,6 +36,7 @@ from pump.service.grpc_server import abort, parsed
 from pump.store.record import OutOfSpace
 
 if TYPE_CHECKING:
+    from pump.operator import Operator
     from pump.service.admission import Admission
     from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
@@ -47,36 +47,6 @@ log = logging.getLogger(__name__)
 
 _COMMIT = int(BinlogType.COMMIT)
 _BATCHES_IN_FLIGHT_MAX = 32
-
-
-class Operations(Protocol):
-    """The operations that an operator can request from a node."""
-
-    def status(self) -> pb.StatusReply: ...
-
-    def query_of(self, commit_ts: int) -> str:
-        """Return a DDL's text from the log, empty if it cannot be read; blocking."""
-
-    async def pause(self, node_id: str) -> None:
-        """Start to pause; the process ends soon after. Raises `NeedsOperator` if not allowed."""
-
-    async def close(
-        self, node_id: str, skip_drainers: Collection[str] = (), *, empty_disk: bool = False
-    ) -> None:
-        """Start to go offline; the process ends once all Drainers have everything.
-
-        `skip_drainers` are not waited for while they are dead. With `empty_disk` the process also
-        waits until other disks have the replicas of other logs.
-        """
-
-    async def move_log(self, node_id: str, to: str) -> str:
-        """Start moving the log to another Pump, and return that Pump's name."""
-
-    async def trigger_gc(self) -> str:
-        """Purge all that may be purged now, and return a sentence about the result."""
-
-    def scrub(self, node_id: str) -> str:
-        """Start to read everything on the disk, and return a sentence on how long that takes."""
 
 
 @dataclass(slots=True)
@@ -98,13 +68,13 @@ class PenstockService:
         large: LargeWrites,
         pulls: Pulls,
         admission: Admission,
-        operations: Operations,
+        operator: Operator,
     ) -> None:
         self._group_commit = group_commit
         self._large = large
         self._pulls = pulls
         self._admission = admission
-        self._operations = operations
+        self._operator = operator
         self.whole_bytes_max = 16 << 20
         """A binlog that is larger is sent in chunks, even if it was stored in one frame."""
         self.chunk_bytes = DATA_BYTES
@@ -257,16 +227,16 @@ class PenstockService:
 
     async def status(self, data: bytes, context: Any) -> bytes:
         await parsed(context, pb.StatusRequest, data)
-        reply = self._operations.status()
+        reply = self._operator.status()
         if ddl_ts := reply.newest_ddl.commit_ts:
-            reply.newest_ddl.query = await asyncio.to_thread(self._operations.query_of, ddl_ts)
+            reply.newest_ddl.query = await asyncio.to_thread(self._operator.query_of, ddl_ts)
         return reply.SerializeToString()
 
     async def pause(self, data: bytes, context: Any) -> bytes:
         """Answer once the Pump refuses Prewrites; it ends soon after."""
         request = await parsed(context, pb.PauseRequest, data)
         try:
-            await self._operations.pause(request.node_id)
+            await self._operator.pause(request.node_id)
         except PenstockError as error:
             await abort(context, error)
         return pb.PauseReply().SerializeToString()
@@ -275,7 +245,7 @@ class PenstockService:
         """Answer once the Pump refuses Prewrites; it ends when all Drainers have everything."""
         request = await parsed(context, pb.CloseRequest, data)
         try:
-            await self._operations.close(
+            await self._operator.close(
                 request.node_id, request.skip_drainers, empty_disk=request.empty_disk
             )
         except PenstockError as error:
@@ -285,7 +255,7 @@ class PenstockService:
     async def move_log(self, data: bytes, context: Any) -> bytes:
         request = await parsed(context, pb.MoveLogRequest, data)
         try:
-            to = await self._operations.move_log(request.node_id, request.to)
+            to = await self._operator.move_log(request.node_id, request.to)
         except PenstockError as error:
             await abort(context, error)
         return pb.MoveLogReply(to=to).SerializeToString()
@@ -293,7 +263,7 @@ class PenstockService:
     async def trigger_gc(self, data: bytes, context: Any) -> bytes:
         await parsed(context, pb.TriggerGcRequest, data)
         try:
-            message = await self._operations.trigger_gc()
+            message = await self._operator.trigger_gc()
         except PenstockError as error:
             await abort(context, error)
         return pb.TriggerGcReply(message=message).SerializeToString()
@@ -301,7 +271,7 @@ class PenstockService:
     async def scrub(self, data: bytes, context: Any) -> bytes:
         request = await parsed(context, pb.ScrubRequest, data)
         try:
-            message = self._operations.scrub(request.node_id)
+            message = self._operator.scrub(request.node_id)
         except PenstockError as error:
             await abort(context, error)
         return pb.ScrubReply(message=message).SerializeToString()

@@ -1,4 +1,4 @@
-"""Command `python -m pump.stand_in`: a warm standby process that can become a Pump on a replica.
+"""Command `python -m pump.standby`: a warm standby process that can become a Pump on a replica.
 
 It reads lines of JSON from its parent, which is a Pump (`pump.replication.failover`):
 

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pump.cluster.fake_binlogs import FakeBinlogs
     from pump.cluster.membership import Membership
     from pump.cluster.retention import Retention
+    from pump.replication.draining import Draining, Moving
     from pump.store.storage import Storage
 from penstock.node.facts import reply_of
 
@@ -42,31 +43,6 @@ log = logging.getLogger(__name__)
 
 _CLOSE_TICK_S = 0.5
 _PROGRESS_EVERY_S = 5.0
-
-
-class Moves(Protocol):
-    """Moves the log to another Pump (`pump/replication/draining.py`)."""
-
-    progress: str
-
-    @property
-    def is_under_way(self) -> bool: ...
-
-    @property
-    def served_by(self) -> str: ...
-
-    async def begin(self, to: str) -> str:
-        """Start a move to a Pump, or to a Pump with a replica; return the Pump's name."""
-
-    async def stop(self) -> None: ...
-
-
-class Leaves(Protocol):
-    """Drains the replicas on this disk (`pump/replication/draining.py`)."""
-
-    async def say(self, is_leaving: bool) -> None: ...
-
-    async def remaining(self) -> list[str]: ...
 
 
 class Operator:
@@ -81,23 +57,28 @@ class Operator:
         fake_binlogs: FakeBinlogs,
         retention: Retention,
         facts: Callable[..., object],
+        scrub: Callable[[], str] = lambda: "there is nothing to be read",
+        moving: Moving | None = None,
+        draining: Draining | None = None,
     ) -> None:
+        """`moving` moves the log, None for a log with one copy.
+
+        `draining` drains the replicas of other Pumps' logs, None for a Pump that keeps none.
+        """
         self.close_tick_s = _CLOSE_TICK_S
         self._node_id = node_id
         self._storage = storage
         self._membership = membership
         self._fake_binlogs = fake_binlogs
         self._retention = retention
-        self.begin_scrub: Callable[[], str] = lambda: "there is nothing to be read"
+        self._begin_scrub = scrub
         self._facts = facts
         self._closing: asyncio.Task[None] | None = None
         self._skipped: set[str] = set()
         self._empties_disk = False
         self._progress = ""
-        self.moving: Moves | None = None
-        """Moves the log; None for a log with one copy."""
-        self.leaving: Leaves | None = None
-        """Drains replicas of other Pumps' logs; None for a Pump that keeps none."""
+        self._moving = moving
+        self._draining = draining
         self.ended = asyncio.Event()
         self.drained = False
 
@@ -106,7 +87,7 @@ class Operator:
         return self._node_id
 
     def status(self) -> pb.StatusReply:
-        moving = "" if self.moving is None else self.moving.progress
+        moving = "" if self._moving is None else self._moving.progress
         commit_ts, job_id = self._storage.newest_ddl
         return reply_of(
             self._facts(closing=self._progress, moving=moving),
@@ -145,15 +126,15 @@ class Operator:
             self._check_skipped(skip_drainers, await self._membership.drainers())
             self._skipped |= set(skip_drainers)
             log.warning("drainers not waited for while they are dead: %s", sorted(self._skipped))
-        if empty_disk and self.moving is not None and self.moving.served_by != node_id:
+        if empty_disk and self._moving is not None and self._moving.served_by != node_id:
             raise NeedsOperator(
-                f"the log of {node_id} is served by pump {self.moving.served_by} now, which cannot"
+                f"the log of {node_id} is served by pump {self._moving.served_by} now, which cannot"
                 f" empty the disk of {node_id}",
                 hint=f"stop {node_id} by SIGTERM: it hands over the copies that are on its disk",
                 code=Code.NODE_OTHER,
             )
-        if empty_disk and self.leaving is not None:
-            await self.leaving.say(True)
+        if empty_disk and self._draining is not None:
+            await self._draining.set_draining(True)
             self._empties_disk = True
         if self._closing is None:
             self._progress = "begins"
@@ -167,29 +148,31 @@ class Operator:
         already there.
         """
         self._check(node_id, NodeState.ONLINE, NodeState.CLOSING, *self._while_moving())
-        if self.moving is None:
+        if self._moving is None:
             raise NeedsOperator(
                 f"the log of {node_id} has one copy only, so it cannot be served by another Pump",
                 hint="set copies = 2 (docs/copies.md); or let the Drainers have all of it:"
                 f" penstock ctl offline-pump {node_id}",
                 code=Code.NODE_STATE,
             )
-        return await self.moving.begin(to)
+        return await self._moving.begin(to)
 
     def _while_moving(self) -> Sequence[NodeState]:
-        return (NodeState.PAUSING,) if self.moving is not None and self.moving.is_under_way else ()
+        return (
+            (NodeState.PAUSING,) if self._moving is not None and self._moving.is_under_way else ()
+        )
 
     async def trigger_gc(self) -> str:
         return await self._retention.purge()
 
     def scrub(self, node_id: str) -> str:
         self._check(node_id, *NodeState)
-        return self.begin_scrub()
+        return self._begin_scrub()
 
     async def stop(self) -> None:
         """Stop waiting for Drainers: a Pump stopped while closing is paused, not offline."""
-        if self.moving is not None:
-            await self.moving.stop()
+        if self._moving is not None:
+            await self._moving.stop()
         if self._closing is not None and not self._closing.done():
             log.warning("stopped before every Drainer had everything: paused, not offline")
             self._closing.cancel()
@@ -259,9 +242,9 @@ class Operator:
         self.ended.set()
 
     async def _kept_copies(self) -> list[str]:
-        if not self._empties_disk or self.leaving is None:
+        if not self._empties_disk or self._draining is None:
             return []
-        return await self.leaving.remaining()
+        return await self._draining.remaining()
 
     async def _look(self, end_ts: int) -> tuple[str, Sequence[NodeStatus]]:
         """Return the remaining obstacle, and the late Drainers that are not waited for."""

@@ -1,4 +1,4 @@
-"""Copied log: the segments of a log on another disk than its primary's, byte for byte.
+"""Replica: the segments of a log on another disk than its primary's, byte for byte.
 
     log/000007.seg    the primary's bytes, and behind them the zeros by which the file was extended
     log/000006.3.new  an older segment that is still on its way
@@ -39,7 +39,7 @@ from google_crc32c import value
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, Retryable
 from penstock.log.files import DRAFT, File, Files, OsFiles
-from penstock.log.mending import Patch
+from penstock.log.repair import Patch
 from penstock.log.segment import (
     BEGIN,
     BrokenAt,
@@ -67,7 +67,7 @@ _SYNCED_EVERY_BYTES = 8 << 20
 _HINT = "the primary has a defect, is a newer Penstock, or its bytes were changed on the way"
 
 
-class CopiedLog:
+class ReplicaSegments:
     """The folder of a replica, open for writing; for one thread."""
 
     def __init__(
@@ -81,7 +81,7 @@ class CopiedLog:
         self._extended = 0  # The live file's length, if that is more than its end.
 
     @classmethod
-    def open(cls, folder: Path, *, files: Files | None = None) -> CopiedLog:
+    def open(cls, folder: Path, *, files: Files | None = None) -> ReplicaSegments:
         """Open the replica in `folder`, which may be empty, and sync everything that it holds.
 
         A torn end is cut. Raises `Corrupt` for damage that a crash cannot explain, and `Retryable`.
