@@ -126,7 +126,7 @@ def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
         code, _, err = run(*command)
         assert code in (1, 2)
         assert "start" in err
-    assert "no one knows what it holds" in err
+    assert "it is unknown which binlogs only it holds" in err
     code, out, err = run("status", "pump-2")
     assert (code, "unknown: it did not shut down cleanly" in out) == (1, True), out
     pump.start()
