@@ -39,28 +39,28 @@ FIXTURES_OF = {
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of each server, and the cases that `main_case` makes thorough."""
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         for mark, fixtures in FIXTURES_OF.items():
             if fixtures & names:
                 item.add_marker(mark)
-    _mark_other_cases(config, items)
+    _mark_other_cases(items)
 
 
-def _mark_other_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    without_case: set[str] = set()
-    with_case: set[str] = set()
+def _mark_other_cases(items: list[pytest.Item]) -> None:
+    """Of a test of which no case has the text of its `main_case`, all cases run by default."""
+    others: dict[str, list[pytest.Item]] = {}
+    with_main: set[str] = set()
     for item in items:
         mark = item.get_closest_marker("main_case")
         if mark is not None:
-            test = item.nodeid.partition("[")[0]
-            is_main = mark.args[0] in item.name.partition("[")[2]
-            (with_case if is_main else without_case).add(test)
-            if not is_main:
-                item.add_marker("thorough")
-    unknown = sorted(without_case - with_case)
-    are_all = not config.getoption("lf", False) and not any("::" in each for each in config.args)
-    if unknown and are_all:
-        raise pytest.UsageError(f"no case of {unknown[0]} has the text that main_case gives")
+            test, _, case = item.nodeid.partition("[")
+            if mark.args[0] in case:
+                with_main.add(test)
+            else:
+                others.setdefault(test, []).append(item)
+    for test in with_main:
+        for item in others.get(test, ()):
+            item.add_marker("thorough")

@@ -131,7 +131,7 @@ def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
     assert all(_OURS.match(line) for line in drainer.log_text().splitlines()), drainer.log_text()
 
 
-@pytest.mark.main_case("driver_memory")
+@pytest.mark.main_case("executor_memory")
 @pytest.mark.parametrize(
     ("field", "value"),
     [("master", "locl[2]"), ("executor_memory", "lots"), ("conf", ("spark.ui.enabled",))],
