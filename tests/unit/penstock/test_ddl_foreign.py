@@ -370,3 +370,9 @@ def test_a_tidbs_statement_reaches_a_mariadb_and_a_mysql_in_words_that_they_read
     assert spelled_for(Flavor.MYSQL, sent).sql == mysql
     if "TEMPORARY" not in sent:
         assert spelled_for(Flavor.TIDB, sent).sql == sent
+
+
+def test_an_invisible_index_over_an_expression_is_left_out_as_a_whole() -> None:
+    sql = "CREATE TABLE t (a INT, KEY k (a) INVISIBLE, KEY f ((a + 1)) INVISIBLE)"
+    (found,) = spelled(Flavor.MARIADB, sql)
+    assert "(a INT, KEY k (a) IGNORED)" in found

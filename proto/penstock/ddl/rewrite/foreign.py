@@ -95,7 +95,13 @@ def spelled_for(
 def _own(statement: Statement, flavor: Flavor) -> list[ForeignEdit]:
     if flavor is Flavor.TIDB:
         return [e for e in _own(statement, Flavor.MYSQL) if e.what != SEQUENCE_DEFAULTS]
-    return [each for each in statement.foreign if each.flavor is flavor]
+    own = [each for each in statement.foreign if each.flavor is flavor]
+    # An index that is left out contains the edit of its own visibility.
+    return [e for e in own if not any(_contains(other.edit, e.edit) for other in own)]
+
+
+def _contains(outer: Edit, inner: Edit) -> bool:
+    return outer != inner and outer.start <= inner.start and inner.end <= outer.end
 
 
 def _is_about_sequences(statement: Statement) -> bool:
