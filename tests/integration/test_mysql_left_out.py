@@ -59,7 +59,7 @@ def test_a_table_whose_rows_lack_columns_is_left_out_and_counted_while_others_co
     )  # fmt: skip
     status = source.fails()
     assert "shop.bad" in status["problem"]
-    verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
+    verbs = [each.split(" ")[2].rstrip(":") for each in status["overrides"]]
     assert verbs == ["reload", "skip-table", "skip"]
     assert status["statement"] in status["overrides"][-1]
     assert "skip-table shop.bad" in source.text()
@@ -141,7 +141,7 @@ def test_a_statement_that_cannot_be_followed_is_left_out_with_its_table(
         "INSERT INTO shop.bad VALUES (1, 'a', 2)",
     )  # fmt: skip
     status = source.fails()
-    verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
+    verbs = [each.split(" ")[2].rstrip(":") for each in status["overrides"]]
     assert verbs == ["replace", "inject", "reload", "skip-table", "skip"]
     ask(source, "skip-table", "shop.bad")
     fresh.insert(2)
@@ -202,7 +202,7 @@ def test_a_table_with_a_vector_is_left_out_and_counted_while_others_continue(
     assert "VECTOR" in status["problem"]
     assert "CREATE TABLE shop.near" in status["problem"]
     assert "penstock source skip-table shop.near" in source.text()
-    verbs = [each.split(" ")[1].rstrip(":") for each in status["overrides"]]
+    verbs = [each.split(" ")[2].rstrip(":") for each in status["overrides"]]
     assert "skip-table" in verbs
     ask(source, "skip-table", "shop.near")
     source.catch_up(fresh)
