@@ -57,8 +57,8 @@ def _run(arguments: list[str]) -> int:
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(PROGRAMS)}"
         raise NeedsOperator(
             f"no program {asked}" if asked else "which program?",
-            hint=hint,
-            code=Code.COMMAND_INVALID,
+            hint,
+            Code.COMMAND_INVALID,
         )
     code: int = importlib.import_module(PROGRAMS[asked].module).main(arguments[1:])
     return code

@@ -91,8 +91,8 @@ def in_our_words(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     if command not in COMMANDS:
         raise NeedsOperator(
             f"-cmd {command} is no command",
-            hint=f"use one of {', '.join(COMMANDS)}",
-            code=Code.COMMAND_INVALID,
+            f"use one of {', '.join(COMMANDS)}",
+            Code.COMMAND_INVALID,
         )
     made, notes = [command], []
     if command in ("pumps", "drainers"):
@@ -122,21 +122,19 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not word.startswith("-"):
             raise NeedsOperator(
                 f"{word!r} is no flag",
-                hint="name the command with -cmd; or call it as penstock ctl COMMAND, see --help",
-                code=Code.COMMAND_INVALID,
+                "name the command with -cmd; or call it as penstock ctl COMMAND, see --help",
+                Code.COMMAND_INVALID,
             )
         if flag not in FLAGS:
             near = difflib.get_close_matches(flag, FLAGS, 1)
             hint = f"did you mean -{near[0]}?" if near else "see penstock ctl --help"
             raise NeedsOperator(
-                f"there is no flag {word.partition('=')[0]}", hint=hint, code=Code.COMMAND_INVALID
+                f"there is no flag {word.partition('=')[0]}", hint, Code.COMMAND_INVALID
             )
         if not is_joined:
             value = "true" if flag in _SWITCHES else next(words, "")
             if not value:
-                raise NeedsOperator(
-                    f"{word} has no value", hint=f"write {word}=…", code=Code.COMMAND_INVALID
-                )
+                raise NeedsOperator(f"{word} has no value", f"write {word}=…", Code.COMMAND_INVALID)
         yield flag, value
 
 
@@ -196,8 +194,8 @@ def _zone(name: str) -> tzinfo | None:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise NeedsOperator(
             f"there is no time zone {name!r}",
-            hint="use one such as Asia/Shanghai, UTC or Local",
-            code=Code.COMMAND_INVALID,
+            "use one such as Asia/Shanghai, UTC or Local",
+            Code.COMMAND_INVALID,
         ) from error
 
 
@@ -231,14 +229,14 @@ def steer_original(status: NodeStatus, action: str, within_s: float, tls: Tls | 
     except (ValueError, KeyError, TypeError) as error:
         raise NeedsOperator(
             f"{status.host} does not answer as a node of TiDB-Binlog does",
-            hint="is it another program? see that its address in etcd is right",
-            code=Code.NODE_OTHER,
+            "is it another program? see that its address in etcd is right",
+            Code.NODE_OTHER,
         ) from error
     if code != _DONE:
         raise NeedsOperator(
             f"{status.node_id}, a node of TiDB-Binlog, refuses: {message}",
-            hint="look at the node's log",
-            code=Code.NODE_REFUSES,
+            "look at the node's log",
+            Code.NODE_REFUSES,
         )
 
 
@@ -248,7 +246,7 @@ def _put(host: str, path: str, within_s: float, tls: Tls | None) -> bytes:
         connection.request("PUT", path)
         body: bytes = connection.getresponse().read(_ANSWER_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:
-        raise Retryable(f"{host}: {error or type(error).__name__}", code=Code.NODE_AWAY) from error
+        raise Retryable(f"{host}: {error or type(error).__name__}", Code.NODE_AWAY) from error
     finally:
         connection.close()
     return body

@@ -119,8 +119,8 @@ def segment_paths(path: Path) -> list[Path]:
     if not found:
         raise NeedsOperator(
             f"there is no segment in {folder}",
-            hint="name a Pump's data-dir, or one of the .seg files in its log folder",
-            code=Code.COMMAND_INVALID,
+            "name a Pump's data-dir, or one of the .seg files in its log folder",
+            Code.COMMAND_INVALID,
         )
     return sorted(found, key=lambda p: int(p.stem))
 
@@ -316,8 +316,8 @@ def _dump(arguments: argparse.Namespace) -> int:
     if not arguments.path.exists():
         raise NeedsOperator(
             f"there is no {arguments.path}",
-            hint="name a Pump's data-dir or a .seg file",
-            code=Code.COMMAND_INVALID,
+            "name a Pump's data-dir or a .seg file",
+            Code.COMMAND_INVALID,
         )
     totals = _walk(arguments)
     if arguments.summary:

@@ -109,8 +109,8 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
         if known is None and is_done:
             raise NeedsOperator(
                 f"{status.node_id} is offline: no Drainer waits for it",
-                hint="nothing is to be done",
-                code=Code.NODE_STATE,
+                "nothing is to be done",
+                Code.NODE_STATE,
             )
         if not arguments.copies_are_gone:
             _refuse_copied(status.node_id, cluster.copies_of(status.node_id))
@@ -145,9 +145,9 @@ def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
         names = ", ".join(copies)
         raise NeedsOperator(
             f"nothing of {pump} is lost: etcd lists a whole copy of its log on {names}",
-            hint="start what is listed there and does not run: it serves the log, and hands all of"
+            "start what is listed there and does not run: it serves the log, and hands all of"
             " it over",
-            code=Code.NODE_HOLDS_BINLOGS,
+            Code.NODE_HOLDS_BINLOGS,
         )
 
 
@@ -231,14 +231,14 @@ def _refuse_more_than_accepted(
     if least is not None and least.ts < after_ts:
         raise NeedsOperator(
             f"drainer {least.drainer} has only what is up to {least.ts}, not up to {after_ts}",
-            hint=f"wait for it; or accept a larger loss: --accept-loss-after {least.ts}",
-            code=Code.NODE_HOLDS_BINLOGS,
+            f"wait for it; or accept a larger loss: --accept-loss-after {least.ts}",
+            Code.NODE_HOLDS_BINLOGS,
         )
     if known is not None and known.after_ts < after_ts:
         raise NeedsOperator(
             f"more is declared lost already: what is after {known.after_ts}",
-            hint="a declaration can be widened, not taken back",
-            code=Code.NODE_HOLDS_BINLOGS,
+            "a declaration can be widened, not taken back",
+            Code.NODE_HOLDS_BINLOGS,
         )
 
 
@@ -250,8 +250,8 @@ def confirm(arguments: argparse.Namespace, name: str, what: str) -> None:
     if typed != name:
         raise NeedsOperator(
             "nothing was changed: this has to be confirmed",
-            hint=f"add --confirm {name}",
-            code=Code.NOT_CONFIRMED,
+            f"add --confirm {name}",
+            Code.NOT_CONFIRMED,
         )
 
 
@@ -291,20 +291,20 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
             raise NeedsOperator(
                 f"etcd lists epoch {entry.epoch} of the log of {name}, which is newer than"
                 f" {arguments.epoch}",
-                hint="the log has continued since that error: start its Pumps, and see whether they"
+                "the log has continued since that error: start its Pumps, and see whether they"
                 " still refuse it",
-                code=Code.LOG_PUT_BACK,
+                Code.LOG_PUT_BACK,
             )
         if status is not None and _is_served(arguments, status):
             raise NeedsOperator(
                 f"the log of {name} is served at {status.host}",
-                hint="stop the Pump there if another disk is to continue the log",
-                code=Code.NODE_STATE,
+                "stop the Pump there if another disk is to continue the log",
+                Code.NODE_STATE,
             )
         confirm(arguments, name, "let only this disk continue the log")
         adopted = _adopted(arguments, entry, own)
         if entries.swap(name, revision, adopted) is None:
-            raise Retryable(f"{LOGS}{name} has changed", code=Code.LOG_PUT_BACK)
+            raise Retryable(f"{LOGS}{name} has changed", Code.LOG_PUT_BACK)
     facts = {"node_id": name, "to": own.pump, "disk": own.disk, "epoch": adopted.epoch}
     how = "is re-initialised" if arguments.empty else "continues"
     show(arguments, facts, f"the log of {name} {how} on disk {own.disk} of {own.pump}")
@@ -357,8 +357,8 @@ def _lost_ddl(arguments: argparse.Namespace) -> int:
     if job is not None:
         raise NeedsOperator(
             f"DDL job {job_id} is in the history in etcd: {job.query!r}",
-            hint="nothing is lost: start the writers",
-            code=Code.DDL_HISTORY,
+            "nothing is lost: start the writers",
+            Code.DDL_HISTORY,
         )
     text = f"DDL job {job_id}: given up; writers continue with the history in etcd"
     show(arguments, {"job_id": job_id}, text)

@@ -56,7 +56,7 @@ def _move_log(arguments: argparse.Namespace) -> int:
             to = call_pump(arguments, status.host, "MoveLog", request).to
         except Retryable as error:
             why = _why_not_moved(registry, status)
-            raise Retryable(f"{error}; {why}", code=error.code) from error
+            raise Retryable(f"{error}; {why}", error.code) from error
         facts = {"node_id": name, "to": to, "is_moved": False}
         text = f"the log of {name} goes to {to}; see `penstock ctl status {name}`, or add --wait"
         if arguments.wait:
@@ -102,8 +102,8 @@ def _until_moved(
         if said.startswith("given up"):
             raise NeedsOperator(
                 f"the log of {status.node_id} was not moved: {said}",
-                hint="name another Pump, or try again",
-                code=Code.NODE_STATE,
+                "name another Pump, or try again",
+                Code.NODE_STATE,
             )
         progress.wait(f"the log of {status.node_id} is not served by another Pump")
 
@@ -117,8 +117,8 @@ def _drain(arguments: argparse.Namespace) -> int:
         if status.state not in (NodeState.ONLINE, NodeState.CLOSING):
             raise NeedsOperator(
                 f"{name} is {status.state}",
-                hint="start it, then drain it: only it can hand over what is on its disk",
-                code=Code.NODE_STATE,
+                "start it, then drain it: only it can hand over what is on its disk",
+                Code.NODE_STATE,
             )
         request = penstock_pb2.CloseRequest(
             node_id=name, skip_drainers=arguments.skip_drainer, empty_disk=True
@@ -136,8 +136,8 @@ def _drain(arguments: argparse.Namespace) -> int:
                 if state is NodeState.PAUSED:
                     raise NeedsOperator(
                         f"{name} was stopped before it was empty",
-                        hint=f"start it, then again: penstock ctl drain {name}",
-                        code=Code.NODE_STATE,
+                        f"start it, then again: penstock ctl drain {name}",
+                        Code.NODE_STATE,
                     )
                 progress.ask("closing")
                 progress.wait(f"{name} is not empty")
@@ -156,8 +156,8 @@ def _is_drained(arguments: argparse.Namespace, cluster: Cluster, registry: Regis
     if kept:
         raise NeedsOperator(
             f"{name} is offline, and etcd lists its disk for the log of {', '.join(kept)}",
-            hint="start it, then drain it: only it can hand over what is on its disk",
-            code=Code.NODE_STATE,
+            "start it, then drain it: only it can hand over what is on its disk",
+            Code.NODE_STATE,
         )
     text = f"{name} is offline, and no one needs what it has: its machine can be switched off"
     show_change(arguments, {"node_id": name, "state": str(NodeState.OFFLINE)}, text)
@@ -200,6 +200,6 @@ class _Progress:
             raise Retryable(
                 f"{problem} after {self._arguments.timeout:g} s: {self._said or 'no answer'}; it"
                 " continues",
-                code=Code.WAIT_ENDED,
+                Code.WAIT_ENDED,
             )
         time.sleep(_TICK_S)

@@ -315,8 +315,8 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
         known = ", ".join(n.node_id for n in nodes_of(registry, kind)) or "none at all"
         raise NeedsOperator(
             f"there is no node {node_id!r} among the {kind}",
-            hint=f"known: {known}",
-            code=Code.NODE_UNKNOWN,
+            f"known: {known}",
+            Code.NODE_UNKNOWN,
         )
     return status
 
@@ -332,8 +332,8 @@ def resolve_cluster(arguments: argparse.Namespace, *, has_default: bool) -> None
     if not has_default and arguments.command not in READING:
         raise NeedsOperator(
             f"{arguments.command} changes a cluster, and none is named",
-            hint=f"name its etcd: --etcd-urls HOST:PORT, or {ETCD_URLS} in the environment",
-            code=Code.COMMAND_INVALID,
+            f"name its etcd: --etcd-urls HOST:PORT, or {ETCD_URLS} in the environment",
+            Code.COMMAND_INVALID,
         )
     arguments.etcd_urls = DEFAULT_ETCD
 
@@ -346,9 +346,7 @@ def show_change(arguments: argparse.Namespace, facts: Mapping[str, Any], text: s
 def tls_of(arguments: argparse.Namespace) -> Tls | None:
     ca, cert, key = arguments.ssl_ca, arguments.ssl_cert, arguments.ssl_key
     if ca is None and (cert or key):
-        raise NeedsOperator(
-            "there is --ssl-cert or --ssl-key", hint="give --ssl-ca too", code=Code.TLS_FILES
-        )
+        raise NeedsOperator("there is --ssl-cert or --ssl-key", "give --ssl-ca too", Code.TLS_FILES)
     return Tls(ca=ca, cert=cert, key=key) if ca else None
 
 
@@ -381,13 +379,13 @@ def error_of(address: str, error: Any) -> PenstockError:
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Retryable(f"{what}; if it does not run, start it", code=Code.NODE_AWAY)
+        return Retryable(f"{what}; if it does not run, start it", Code.NODE_AWAY)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return OtherKind(
             what, hint="is it another kind of node, or another version?", code=Code.NODE_OTHER
         )
     code = code_of_call(error) or Code.NODE_REFUSES
-    return NeedsOperator(what, hint="look at the node's log", code=code)
+    return NeedsOperator(what, "look at the node's log", code)
 
 
 def table_of(nodes: Sequence[NodeStatus], now_s: float) -> str:
@@ -462,12 +460,10 @@ def resolve_node(arguments: argparse.Namespace) -> None:
     if first and second and first != second:
         raise NeedsOperator(
             f"two nodes are named: {first} and {second}",
-            hint="name one of them",
-            code=Code.COMMAND_INVALID,
+            "name one of them",
+            Code.COMMAND_INVALID,
         )
     arguments.node = arguments.node_id = first or second
     if not arguments.node and not getattr(arguments, "addr", None):
         more = ", or --addr" if hasattr(arguments, "addr") else ""
-        raise NeedsOperator(
-            "no node is named", hint=f"give a node id{more}", code=Code.COMMAND_INVALID
-        )
+        raise NeedsOperator("no node is named", f"give a node id{more}", Code.COMMAND_INVALID)

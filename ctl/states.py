@@ -81,9 +81,7 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
     """Take a stopped Pump offline if every Drainer has all it holds; else report the gap."""
     name = status.node_id
     if status.state is NodeState.OFFLINE:
-        raise NeedsOperator(
-            f"{name} is offline", hint="nothing is to be done", code=Code.NODE_STATE
-        )
+        raise NeedsOperator(f"{name} is offline", "nothing is to be done", Code.NODE_STATE)
     refuse_living(
         arguments, registry, NodeKind.PUMP, status,
         hint=f"let it hand over what it has: penstock ctl offline-pump {name}",
@@ -104,12 +102,12 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
         )
         raise NeedsOperator(
             f"{name} still holds binlogs that are only on its disk: {missing}",
-            hint=f"start {name} again, and each of these Drainers that does not run: it hands them"
+            f"start {name} again, and each of these Drainers that does not run: it hands them"
             " over; then try again",
-            code=Code.NODE_HOLDS_BINLOGS,
+            Code.NODE_HOLDS_BINLOGS,
         )
     if not registry.retire(status, word):
-        raise Retryable(f"{name} was heard of just now; nothing was changed", code=Code.NODE_STATE)
+        raise Retryable(f"{name} was heard of just now; nothing was changed", Code.NODE_STATE)
     note = "every Drainer has all that it held"
     _show(arguments, status, NodeState.OFFLINE, f"; {note}", note)
     return 0
@@ -121,16 +119,16 @@ def _refuse_unknown(name: str, word: LastWord | None) -> None:
     if word is None:
         raise NeedsOperator(
             f"{name} did not shut down cleanly, so it is unknown which binlogs only it holds",
-            hint=f"{start}; only if its disk is gone and it cannot start again: penstock ctl"
+            f"{start}; only if its disk is gone and it cannot start again: penstock ctl"
             f" lost-pump {name} --accept-loss-after 0, which changes nothing and shows what each"
             " Drainer would lose",
-            code=Code.NODE_HOLDS_BINLOGS,
+            Code.NODE_HOLDS_BINLOGS,
         )
     if not word.is_final:
         raise NeedsOperator(
             f"{name} stopped with {word.open_count} transactions open, which may be committed",
-            hint=f"{start}: it finds out what became of them",
-            code=Code.NODE_HOLDS_BINLOGS,
+            f"{start}: it finds out what became of them",
+            Code.NODE_HOLDS_BINLOGS,
         )
 
 
@@ -143,7 +141,7 @@ def refuse_living(
     if says_it_runs and is_heard_of(registry, kind, status):
         since = time_of(status.update_ts, time.time())
         raise NeedsOperator(
-            f"{name} is alive: its last heartbeat is of {since}", hint=hint, code=Code.NODE_STATE
+            f"{name} is alive: its last heartbeat is of {since}", hint, Code.NODE_STATE
         )
     if not _listens(status.host):
         return
@@ -153,13 +151,11 @@ def refuse_living(
     except PenstockError as error:
         raise NeedsOperator(
             f"something listens at {status.host} that does not say who it is: {error}",
-            hint=f"make sure that no process of {name} is left there, frozen or starting",
-            code=Code.NODE_STATE,
+            f"make sure that no process of {name} is left there, frozen or starting",
+            Code.NODE_STATE,
         ) from error
     if reply.node_id == name:
-        raise NeedsOperator(
-            f"{name} is alive: it answers at {status.host}", hint=hint, code=Code.NODE_STATE
-        )
+        raise NeedsOperator(f"{name} is alive: it answers at {status.host}", hint, Code.NODE_STATE)
 
 
 def is_heard_of(registry: Registry, kind: NodeKind, status: NodeStatus) -> bool:

@@ -109,8 +109,8 @@ def _steer_original(status: NodeStatus, verb: str, tls: Tls | None, skipped: Seq
     if skipped:
         raise NeedsOperator(
             f"{status.node_id} is a node of TiDB-Binlog, which waits for every Drainer",
-            hint="leave that option out, and start the Drainers that it waits for",
-            code=Code.COMMAND_INVALID,
+            "leave that option out, and start the Drainers that it waits for",
+            Code.COMMAND_INVALID,
         )
     steer_original(status, "pause" if verb == "pause" else "close", CALL_S, tls)
 
@@ -144,16 +144,16 @@ def _ending(status: NodeStatus, verb: str, skip_drainers: Sequence[str]) -> tupl
         raise NeedsOperator(
             f"{status.node_id} is a program that reads the stream ({status.state}), which takes no"
             " calls",
-            hint="stop the program, and start it again to continue; if it will never read again:"
+            "stop the program, and start it again to continue; if it will never read again:"
             f" penstock ctl update-drainer {status.node_id} --state offline lets go of what only it"
             " needs, for good",
-            code=Code.NODE_STATE,
+            Code.NODE_STATE,
         )
     if status.state not in (NodeState.ONLINE, NodeState.STANDBY) and not again:
         raise NeedsOperator(
             f"{status.node_id} is {status.state}",
-            hint="only a node that is online can be stopped; start one that does not run",
-            code=Code.NODE_STATE,
+            "only a node that is online can be stopped; start one that does not run",
+            Code.NODE_STATE,
         )
     if verb == "pause":
         return "Pause", penstock_pb2.PauseRequest(node_id=status.node_id)
@@ -210,7 +210,7 @@ def _wait_for(arguments: argparse.Namespace, kind: NodeKind, node_id: str, goal:
             problem += f": {reply.details['closing']}" if reply.details.get("closing") else ""
     raise Retryable(
         f"{node_id} is not {goal} after {arguments.timeout:g} s, {problem}; it continues",
-        code=Code.WAIT_ENDED,
+        Code.WAIT_ENDED,
     )
 
 
@@ -252,9 +252,8 @@ def _scrub(arguments: argparse.Namespace) -> int:
         places = [f"damaged {each['place']}" for each in ended["damages"]]
         raise NeedsOperator(
             f"{name}: {ended['scrub']}: {', '.join(places)}",
-            hint="no other disk has these places intact; back up the files before you change"
-            " anything",
-            code=Code.SEGMENT_DAMAGED,
+            "no other disk has these places intact; back up the files before you change anything",
+            Code.SEGMENT_DAMAGED,
         )
     show_change(arguments, facts, f"{name}: {ended['scrub']}")
     return 0
@@ -285,5 +284,5 @@ def _ended(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     raise Retryable(
         f"{name}: its scrub has not succeeded within {arguments.timeout:g} s: {problem}; it"
         " continues, or is tried again",
-        code=Code.WAIT_ENDED,
+        Code.WAIT_ENDED,
     )

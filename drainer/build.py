@@ -327,8 +327,8 @@ def _of_tables(
     if not isinstance(sink, PartitionedSink):
         raise NeedsOperator(
             "mode parallel needs a downstream that takes commits on several connections at once",
-            hint="use mode snapshot for this downstream",
-            code=Code.SETTING_VALUE,
+            "use mode snapshot for this downstream",
+            Code.SETTING_VALUE,
         )
     return Parallel(generation, sink, thread, connections=config.connections, start=start)
 

@@ -224,9 +224,9 @@ def refuse_torn(config: ApplyConfig, commit_ts: int) -> None:
         return
     raise NeedsOperator(
         problem,
-        hint="start that Drainer again and let it end in order (penstock ctl pause-drainer), which"
+        "start that Drainer again and let it end in order (penstock ctl pause-drainer), which"
         " makes the checkpoint consistent; then start this one",
-        code=Code.CHECKPOINT_INCONSISTENT,
+        Code.CHECKPOINT_INCONSISTENT,
     )
 
 

@@ -44,8 +44,8 @@ class Home:
             os.close(self._lock)
             raise NeedsOperator(
                 f"another Drainer runs in {self.path}",
-                hint="stop it or use another --data-dir",
-                code=Code.NODE_ID_TAKEN,
+                "stop it or use another --data-dir",
+                Code.NODE_ID_TAKEN,
             ) from error
         return self
 
@@ -70,8 +70,8 @@ class Home:
             if configured and configured != name:
                 raise NeedsOperator(
                     f"{self.path} belongs to drainer {name}, not to {configured}",
-                    hint="leave --node-id away, or use another --data-dir",
-                    code=Code.DATA_DIR_OTHER,
+                    "leave --node-id away, or use another --data-dir",
+                    Code.DATA_DIR_OTHER,
                 )
             return name
         name = configured or address

@@ -94,9 +94,9 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
         raise NeedsOperator(
             f"unknown command: penstock drainer ddl {' '.join((verb, *rest))}",
-            hint="use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
+            "use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
             " undo <commit_ts>; settings come last",
-            code=Code.COMMAND_INVALID,
+            Code.COMMAND_INVALID,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
     config, _ = load_settings(flags, prog=f"penstock drainer ddl {verb}", required=DOWNSTREAM_KEYS)
@@ -155,8 +155,8 @@ def _commit_ts(text: str) -> int:
     if not text.isdecimal():
         raise NeedsOperator(
             f"{text!r} is no commit_ts",
-            hint="`penstock drainer ddl list` shows it",
-            code=Code.COMMAND_INVALID,
+            "`penstock drainer ddl list` shows it",
+            Code.COMMAND_INVALID,
         )
     return int(text)
 
@@ -280,17 +280,15 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
     override = Override(commit_ts=commit_ts, verb=verb, sql=sql, made=made)
     job = state.job(commit_ts)
     if sql is not None and len(parse(sql)[1]) != 1:
-        raise NeedsOperator(
-            "more than one statement", hint="give exactly one", code=Code.COMMAND_INVALID
-        )
+        raise NeedsOperator("more than one statement", "give exactly one", Code.COMMAND_INVALID)
     tracked = None if job is None else _tried(state, job, override)
     if job is None and verb != SKIP:
         raise NeedsOperator(
             f"the DDL history has no DDL at {commit_ts}",
-            hint="`penstock drainer ddl list` shows those that come; without its job one can"
+            "`penstock drainer ddl list` shows those that come; without its job one can"
             " only be"
             " skipped, and what it did is not known then",
-            code=Code.OVERRIDE_INVALID,
+            Code.OVERRIDE_INVALID,
         )
     about = "which the DDL history does not have (yet)" if job is None else repr(job.query)
     return _changed(state, commit_ts, override), [
@@ -329,9 +327,9 @@ def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
         raise NeedsOperator(
             f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was followed"
             f" {'as it is' if known is None else 'like this: ' + known.describe()}",
-            hint="what was followed and run stays. `penstock drainer ddl track` takes a skipped"
+            "what was followed and run stays. `penstock drainer ddl track` takes a skipped"
             " or replaced one back; `penstock drainer ddl list` shows these",
-            code=Code.OVERRIDE_INVALID,
+            Code.OVERRIDE_INVALID,
         )
     if state.writer:
         raise _Busy(
@@ -380,17 +378,17 @@ def _undo(state: _DownstreamState, commit_ts: int) -> _Decided:
     if known is None:
         raise NeedsOperator(
             f"there is no override of the DDL at {commit_ts}",
-            hint="`penstock drainer ddl list` shows all overrides",
-            code=Code.OVERRIDE_INVALID,
+            "`penstock drainer ddl list` shows all overrides",
+            Code.OVERRIDE_INVALID,
         )
     if state.has_passed(commit_ts, state.checkpoint):
         raise NeedsOperator(
             f"the DDL at {commit_ts} is before the checkpoint at {state.after_ts}: it was"
             f" {known.describe()}",
-            hint=f"`penstock drainer ddl track {commit_ts}` takes back, from the checkpoint on,"
+            f"`penstock drainer ddl track {commit_ts}` takes back, from the checkpoint on,"
             " what is left"
             " out for it",
-            code=Code.OVERRIDE_INVALID,
+            Code.OVERRIDE_INVALID,
         )
     return _changed(state, commit_ts, None), [
         f"the DDL at {commit_ts} will be followed as it is; it was to be {known.describe()}"

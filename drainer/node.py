@@ -200,8 +200,8 @@ class _Node:
         if not found:
             raise NeedsOperator(
                 f"no standby waits for drainer {self._membership.node_id}",
-                hint="start another Drainer with the same sink, its own --data-dir and --node-id",
-                code=Code.NODE_STATE,
+                "start another Drainer with the same sink, its own --data-dir and --node-id",
+                Code.NODE_STATE,
             )
         self._end(asked, NodeState.PAUSED)
         self._is_handing_over = True
@@ -283,12 +283,12 @@ class _Node:
         if asked != self._membership.node_id:
             raise NeedsOperator(
                 f"this is drainer {self._membership.node_id}, not {asked}",
-                hint="the address is stale: list the nodes again",
-                code=Code.NODE_OTHER,
+                "the address is stale: list the nodes again",
+                Code.NODE_OTHER,
             )
         if self._ended.is_set():
             raise NeedsOperator(
-                f"drainer {asked} is ending already", hint="wait for it", code=Code.NODE_STATE
+                f"drainer {asked} is ending already", "wait for it", Code.NODE_STATE
             )
         self._final = final
         self._ended.set()

@@ -428,10 +428,10 @@ class Origins:
             return None
         return NeedsOperator(
             text,
-            hint="what lies between is missing downstream. Find out what was lost, then start with"
+            "what lies between is missing downstream. Find out what was lost, then start with"
             f" accept-gap-commit-ts = [{ts}] and repair the tables: penstock verify --repair, or"
             " penstock source reload",
-            code=Code.ORIGIN_GAP,
+            Code.ORIGIN_GAP,
         )
 
     def note(self, origin: Origin | None) -> None:
@@ -469,8 +469,8 @@ def _continued(ts: int, origin: Origin, end: Place, last: Place) -> NeedsOperato
     return NeedsOperator(
         f"transaction {ts} is from {origin.source}, {origin.place}, in an epoch that ended at"
         f" {end}: the source has begun epoch {last[0]} since, where it is at {last}",
-        hint="etcd was restored from before that epoch. Stop the source, run penstock source reload"
+        "etcd was restored from before that epoch. Stop the source, run penstock source reload"
         " --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
         f" [{ts}], which skips the transactions of the source in epoch {origin.epoch}",
-        code=Code.ORIGIN_GAP,
+        Code.ORIGIN_GAP,
     )

@@ -193,6 +193,6 @@ async def _wait_for_upstream(components: Components, stop: asyncio.Event) -> Non
     if cluster_id != components.cluster_id:
         raise NeedsOperator(
             f"the relay log is of cluster {components.cluster_id}, etcd's is {cluster_id}",
-            hint="give this Drainer another relay log-dir, or the right etcd",
-            code=Code.CLUSTER_MISMATCH,
+            "give this Drainer another relay log-dir, or the right etcd",
+            Code.CLUSTER_MISMATCH,
         )

@@ -135,16 +135,16 @@ class StandbyRole:
         self._check(asked)
         raise NeedsOperator(
             f"drainer {asked} is a standby of {self.active.node_id}",
-            hint=f"penstock ctl hand-over --node-id {self.active.node_id}",
-            code=Code.NODE_STATE,
+            f"penstock ctl hand-over --node-id {self.active.node_id}",
+            Code.NODE_STATE,
         )
 
     def _check(self, asked: str) -> None:
         if asked != self._front.node_id:
             raise NeedsOperator(
                 f"this is drainer {self._front.node_id}, not {asked}",
-                hint="the address is stale: list the nodes again",
-                code=Code.NODE_OTHER,
+                "the address is stale: list the nodes again",
+                Code.NODE_OTHER,
             )
 
     def add_pages(self, pages: HttpStatus) -> None:

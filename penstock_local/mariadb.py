@@ -85,8 +85,8 @@ class MariadbServer(SqlServer):
         if done.returncode != 0:
             raise NeedsOperator(
                 f"mariadb-install-db failed: {done.stdout}{done.stderr}",
-                hint="see the lines above",
-                code=Code.CHILD_FAILED,
+                "see the lines above",
+                Code.CHILD_FAILED,
             )
 
     def _bootstrap(self, scripts: Path) -> None:
@@ -98,6 +98,6 @@ class MariadbServer(SqlServer):
         if done.returncode != 0:
             raise NeedsOperator(
                 f"mariadbd --bootstrap failed: {done.stderr[-2000:]}",
-                hint="see the lines above",
-                code=Code.CHILD_FAILED,
+                "see the lines above",
+                Code.CHILD_FAILED,
             )

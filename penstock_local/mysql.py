@@ -42,8 +42,8 @@ class MysqlServer(SqlServer):
         if done.returncode != 0:
             raise NeedsOperator(
                 f"mysqld --initialize-insecure failed: {done.stderr[-2000:]}",
-                hint="see the lines above",
-                code=Code.CHILD_FAILED,
+                "see the lines above",
+                Code.CHILD_FAILED,
             )
 
 

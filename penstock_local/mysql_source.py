@@ -66,13 +66,13 @@ class MysqlSource(ServerProcess):
         Raises `Retryable` when the process has ended, `NeedsOperator` when it waits for a person.
         """
         if not self.is_running:
-            raise Retryable(f"penstock source ended:\n{self.log_tail()}", code=Code.CHILD_FAILED)
+            raise Retryable(f"penstock source ended:\n{self.log_tail()}", Code.CHILD_FAILED)
         status = self.status()
         if status.get("state") == "failed":
             raise NeedsOperator(
                 f"penstock source: {status['problem']}",
-                hint=status["hint"],
-                code=code_named(status["code"]) or Code.NODE_REFUSES,
+                status["hint"],
+                code_named(status["code"]) or Code.NODE_REFUSES,
             )
         if not status.get("committed"):
             return False

@@ -54,7 +54,7 @@ def program(name: str, *others: str) -> str:
             return found
     package = next(row.package for row in needed() if row.program == name)
     raise NeedsOperator(
-        f"no {name} here", hint=f"as root, apt-get install {package}", code=Code.PACKAGE_MISSING
+        f"no {name} here", f"as root, apt-get install {package}", Code.PACKAGE_MISSING
     )
 
 
@@ -67,8 +67,8 @@ class Unpacked:
         if not self.root.is_dir():
             raise NeedsOperator(
                 f"no {name} in {UNPACKED}",
-                hint=f"deploy/servers.sh {UNPACKED} {name}",
-                code=Code.PACKAGE_MISSING,
+                f"deploy/servers.sh {UNPACKED} {name}",
+                Code.PACKAGE_MISSING,
             )
 
     def command(self, program: str) -> list[str]:
@@ -83,8 +83,8 @@ def built(name: str, program: str) -> str:
     if not path.exists():
         raise NeedsOperator(
             f"no {program} in {path.parent}",
-            hint=f"deploy/go.sh {UNPACKED} {name}",
-            code=Code.PACKAGE_MISSING,
+            f"deploy/go.sh {UNPACKED} {name}",
+            Code.PACKAGE_MISSING,
         )
     return str(path)
 
@@ -175,9 +175,7 @@ class ServerProcess:
                     return self
             except OSError:  # urllib's own errors are also OSErrors.
                 time.sleep(0.05)
-        raise Retryable(
-            f"{self.log.stem} does not start: {self.log_tail()}", code=Code.CHILD_FAILED
-        )
+        raise Retryable(f"{self.log.stem} does not start: {self.log_tail()}", Code.CHILD_FAILED)
 
     def send(self, number: signal.Signals) -> None:
         if self.is_running:

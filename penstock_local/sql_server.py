@@ -45,7 +45,7 @@ class SqlProcess(ServerProcess):
             except pymysql.err.OperationalError:
                 time.sleep(0.02)
         raise Retryable(
-            f"{type(self).__name__} does not start: {self.log_tail()}", code=Code.CHILD_FAILED
+            f"{type(self).__name__} does not start: {self.log_tail()}", Code.CHILD_FAILED
         )
 
     def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:

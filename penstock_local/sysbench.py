@@ -58,8 +58,8 @@ class Sysbench:
         if done.returncode != 0:
             raise NeedsOperator(
                 f"sysbench prepare failed: {done.stdout}{done.stderr}",
-                hint="see the lines above",
-                code=Code.CHILD_FAILED,
+                "see the lines above",
+                Code.CHILD_FAILED,
             )
 
     def running(self, log: Path, *options: str) -> SysbenchRun:
@@ -89,7 +89,7 @@ class SysbenchRun(ServerProcess):
         if code != 0 or done is None or again is None:
             raise NeedsOperator(
                 f"sysbench failed: {self.log_tail()}",
-                hint="see the lines above",
-                code=Code.CHILD_FAILED,
+                "see the lines above",
+                Code.CHILD_FAILED,
             )
         return int(done[1]), int(again[1])

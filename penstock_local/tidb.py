@@ -42,7 +42,7 @@ class PdAndTikv(ServerProcess):
             if b"ready: PD at" in self.log.read_bytes()[begin:]:
                 return self
             time.sleep(0.05)
-        raise Retryable(f"pd-tikv does not start: {self.log_tail()}", code=Code.CHILD_FAILED)
+        raise Retryable(f"pd-tikv does not start: {self.log_tail()}", Code.CHILD_FAILED)
 
 
 class TidbServer(SqlProcess):

@@ -130,8 +130,8 @@ class Operator:
             raise NeedsOperator(
                 f"the log of {node_id} is served by pump {self._moving.served_by} now, which cannot"
                 f" empty the disk of {node_id}",
-                hint=f"stop {node_id} by SIGTERM: it hands over the copies that are on its disk",
-                code=Code.NODE_OTHER,
+                f"stop {node_id} by SIGTERM: it hands over the copies that are on its disk",
+                Code.NODE_OTHER,
             )
         if empty_disk and self._draining is not None:
             await self._draining.set_draining(True)
@@ -151,9 +151,9 @@ class Operator:
         if self._moving is None:
             raise NeedsOperator(
                 f"the log of {node_id} has one copy only, so it cannot be served by another Pump",
-                hint="set copies = 2 (docs/copies.md); or let the Drainers have all of it:"
+                "set copies = 2 (docs/copies.md); or let the Drainers have all of it:"
                 f" penstock ctl offline-pump {node_id}",
-                code=Code.NODE_STATE,
+                Code.NODE_STATE,
             )
         return await self._moving.begin(to)
 
@@ -182,14 +182,14 @@ class Operator:
         if node_id != self._node_id:
             raise NeedsOperator(
                 f"this is pump {self._node_id}, not {node_id}",
-                hint="its address changed hands; list the Pumps again",
-                code=Code.NODE_OTHER,
+                "its address changed hands; list the Pumps again",
+                Code.NODE_OTHER,
             )
         if self._membership.state not in states:
             raise NeedsOperator(
                 f"pump {node_id} is {self._membership.state}",
-                hint="only an online Pump can do that",
-                code=Code.NODE_STATE,
+                "only an online Pump can do that",
+                Code.NODE_STATE,
             )
 
     def _check_skipped(self, wanted: Collection[str], drainers: Sequence[NodeStatus]) -> None:
@@ -198,14 +198,14 @@ class Operator:
             if node_id not in known:
                 raise NeedsOperator(
                     f"no one waits for a drainer {node_id!r}",
-                    hint=f"those waited for: {', '.join(known) or 'none'}",
-                    code=Code.NODE_UNKNOWN,
+                    f"those waited for: {', '.join(known) or 'none'}",
+                    Code.NODE_UNKNOWN,
                 )
             if self._membership.is_live(known[node_id]):
                 raise NeedsOperator(
                     f"drainer {node_id} is {known[node_id].state} and runs, it would lose binlogs",
-                    hint="only a dead Drainer can be skipped; let it catch up, or take it offline",
-                    code=Code.NODE_STATE,
+                    "only a dead Drainer can be skipped; let it catch up, or take it offline",
+                    Code.NODE_STATE,
                 )
 
     async def _drain(self) -> None:

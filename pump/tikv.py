@@ -128,7 +128,7 @@ class Channels:
         """
         known = self._away.get(address)
         if known is not None and self._monotonic_s() < known[0]:
-            raise Retryable(known[1], code=Code.RESOLVER_AWAY)
+            raise Retryable(known[1], Code.RESOLVER_AWAY)
         channel = self._channel(address)
         call = channel.grpc.unary_unary(
             method,
@@ -144,7 +144,7 @@ class Channels:
             self._note_away(address, error.code(), timeout_s, why)
             if refusal := await self._refusal(address, error):
                 raise refusal from error
-            raise Retryable(why, code=Code.RESOLVER_AWAY) from error
+            raise Retryable(why, Code.RESOLVER_AWAY) from error
         finally:
             channel.calls -= 1
             await _close_unused(channel)
@@ -235,7 +235,7 @@ class Placement:
         request = pdpb_pb2.GetRegionRequest(region_key=memcomparable(key))
         found = await self._ask("GetRegion", request, pdpb_pb2.GetRegionResponse, left_s)
         if not found.region.id or not found.region.peers:
-            raise Retryable(f"PD knows no region of the key {key.hex()}", code=Code.RESOLVER_AWAY)
+            raise Retryable(f"PD knows no region of the key {key.hex()}", Code.RESOLVER_AWAY)
         peer = found.leader
         if not peer.store_id:
             peer = found.region.peers[attempt % len(found.region.peers)]
@@ -250,9 +250,7 @@ class Placement:
         found = await self._ask("GetStore", request, pdpb_pb2.GetStoreResponse, left_s)
         address = found.store.address
         if not address:
-            raise Retryable(
-                f"PD knows no address of store {peer.store_id}", code=Code.RESOLVER_AWAY
-            )
+            raise Retryable(f"PD knows no address of store {peer.store_id}", Code.RESOLVER_AWAY)
         if len(self._addresses) >= _ADDRESSES_MAX:
             self._addresses.clear()
         self._addresses[peer.store_id] = (self._monotonic_s() + _ADDRESS_STANDS_S, address)
@@ -276,7 +274,7 @@ class Placement:
             if header.error.type:
                 raise Retryable(
                     f"PD at {address} refuses {method}: {header.error.message}",
-                    code=Code.RESOLVER_AWAY,
+                    Code.RESOLVER_AWAY,
                 )
         except PenstockError:
             self._leader = None
@@ -289,7 +287,7 @@ class Placement:
             if self._leader is not None:
                 return self._leader
             if self._failed is not None and self._monotonic_s() < self._failed[0]:
-                raise Retryable(str(self._failed[1]), code=Code.RESOLVER_AWAY)
+                raise Retryable(str(self._failed[1]), Code.RESOLVER_AWAY)
             try:
                 each_s = max(min(left_s, _FIND_S_MAX), 0.01)
                 self._leader = await asyncio.to_thread(self._find_leader, each_s)
@@ -384,7 +382,7 @@ class Tikv:
                 place = None
             attempt += 1
             await asyncio.sleep(min(next(pauses), max(until_s - self._monotonic_s(), 0)))
-        raise Retryable(f"no answer from TiKV: {problem}", code=Code.RESOLVER_AWAY)
+        raise Retryable(f"no answer from TiKV: {problem}", Code.RESOLVER_AWAY)
 
     async def gc_safe_point(self) -> int:
         """Return the timestamp up to which TiKV may have dropped history; `Retryable`."""
@@ -427,15 +425,15 @@ def status_of(answer: tikvpb_pb2.CheckTxnStatusResponse, start_ts: int) -> Trans
         raise NeedsOperator(
             f"TiKV has an error for transaction {start_ts}:"
             f" {' '.join(str(answer.error).split()) or 'of no known kind'}",
-            hint="the Prewrite stays open; look at the log of the TiKV",
-            code=Code.TIKV_ANSWER,
+            "the Prewrite stays open; look at the log of the TiKV",
+            Code.TIKV_ANSWER,
         )
     if answer.commit_version:
         if answer.commit_version <= start_ts:
             raise NeedsOperator(
                 f"TiKV says that transaction {start_ts} committed at {answer.commit_version}",
-                hint="a commit_ts is above the start_ts: are the timestamps of one PD?",
-                code=Code.TIKV_ANSWER,
+                "a commit_ts is above the start_ts: are the timestamps of one PD?",
+                Code.TIKV_ANSWER,
             )
         return TransactionStatus(State.COMMITTED, answer.commit_version)
     if answer.lock_ttl or answer.lock_info.lock_version:
@@ -445,6 +443,6 @@ def status_of(answer: tikvpb_pb2.CheckTxnStatusResponse, start_ts: int) -> Trans
         return TransactionStatus(State.ROLLED_BACK)
     raise NeedsOperator(
         f"TiKV did something unknown, {answer.action}, with transaction {start_ts}",
-        hint="the Prewrite stays open; this TiKV is newer than what this Pump knows",
-        code=Code.TIKV_ANSWER,
+        "the Prewrite stays open; this TiKV is newer than what this Pump knows",
+        Code.TIKV_ANSWER,
     )

@@ -92,15 +92,15 @@ def _refuse_unsafe(arguments: argparse.Namespace, *, has_token: bool) -> None:
     if has_token and not is_local and not has_tls:
         raise NeedsOperator(
             f"a token would go over plain HTTP to {arguments.addr}",
-            hint="give --ssl-ca, --ssl-cert and --ssl-key, or listen on 127.0.0.1 and come through"
+            "give --ssl-ca, --ssl-cert and --ssl-key, or listen on 127.0.0.1 and come through"
             " ssh -L",
-            code=Code.SETTING_VALUE,
+            Code.SETTING_VALUE,
         )
     if arguments.cert_allowed_cn and (is_local or not has_tls):
         raise NeedsOperator(
             "--cert-allowed-cn needs TLS",
-            hint="give --ssl-ca, --ssl-cert and --ssl-key, and an --addr that is not loopback",
-            code=Code.SETTING_VALUE,
+            "give --ssl-ca, --ssl-cert and --ssl-key, and an --addr that is not loopback",
+            Code.SETTING_VALUE,
         )
 
 

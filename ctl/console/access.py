@@ -83,15 +83,15 @@ def read_token(file: Path | None, variable: str) -> str:
         token = (file.read_text(encoding="utf-8") if file else variable).strip()
     except UnicodeDecodeError as error:
         raise NeedsOperator(
-            f"{file} is no text", hint="write one line into it", code=Code.SETTING_VALUE
+            f"{file} is no text", "write one line into it", Code.SETTING_VALUE
         ) from error
     if len(token) < TOKEN_CHARS_MIN:
         where = str(file) if file else TOKEN_VARIABLE
         raise NeedsOperator(
             f"the token in {where} has {len(token)} characters, at least {TOKEN_CHARS_MIN} are"
             " needed",
-            hint="make one: openssl rand -hex 24",
-            code=Code.SETTING_VALUE,
+            "make one: openssl rand -hex 24",
+            Code.SETTING_VALUE,
         )
     return token
 

@@ -204,8 +204,8 @@ def _own(name: str, facts: Facts) -> Facts:
     if said != name:
         raise NeedsOperator(
             f"at its address answers {said!r}",
-            hint="its address in etcd is stale: restart it",
-            code=Code.NODE_OTHER,
+            "its address in etcd is stale: restart it",
+            Code.NODE_OTHER,
         )
     return facts
 
@@ -224,10 +224,10 @@ async def _page(session: aiohttp.ClientSession, url: str) -> Facts:
             body = await answer.content.read(_PAGE_BYTES_MAX)
         facts = json.loads(body)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise Retryable(f"{url}: {error or type(error).__name__}", code=Code.NODE_AWAY) from error
+        raise Retryable(f"{url}: {error or type(error).__name__}", Code.NODE_AWAY) from error
     except ValueError as error:
         raise Malformed(
-            f"{url} does not answer as a source does", hint="see its log", code=Code.NODE_OTHER
+            f"{url} does not answer as a source does", "see its log", Code.NODE_OTHER
         ) from error
     return facts if isinstance(facts, dict) else {}
 

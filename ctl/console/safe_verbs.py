@@ -83,8 +83,8 @@ def find(state: ClusterState, verb: str, node_id: str) -> Offer:
             return each
     raise NeedsOperator(
         f"{verb} cannot be done to {node_id} now",
-        hint="look at the page again: states change",
-        code=Code.NODE_STATE,
+        "look at the page again: states change",
+        Code.NODE_STATE,
     )
 
 

@@ -344,8 +344,8 @@ async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) 
     except OSError as error:
         raise NeedsOperator(
             f"cannot listen on {arguments.addr}: {error}",
-            hint="choose another --addr",
-            code=Code.ADDRESS_TAKEN,
+            "choose another --addr",
+            Code.ADDRESS_TAKEN,
         ) from error
     finally:
         await console.close()

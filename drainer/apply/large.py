@@ -230,7 +230,7 @@ class _Handover(Generic[T]):
             if isinstance(made, Exception):
                 raise made
             return made
-        raise Retryable("the Drainer ends while it applies a large transaction", code=Code.CLOSED)
+        raise Retryable("the Drainer ends while it applies a large transaction", Code.CLOSED)
 
     def _begin(self, batches: Iterator[HeldBatch], ready: _Ready[T]) -> None:
         if not self._closed:

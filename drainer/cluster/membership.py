@@ -153,8 +153,8 @@ class Membership:
         if other is not None and other.is_reader and other.state is not NodeState.OFFLINE:
             raise NeedsOperator(
                 f"the node id {self.node_id} is that of a program that reads the stream",
-                hint="give this Drainer another --node-id, and remove .node from its data-dir",
-                code=Code.NODE_ID_TAKEN,
+                "give this Drainer another --node-id, and remove .node from its data-dir",
+                Code.NODE_ID_TAKEN,
             )
         is_stopped = other is not None and other.state in (NodeState.PAUSED, NodeState.OFFLINE)
         if other is None or other.host == self.host or is_stopped:
@@ -168,8 +168,8 @@ class Membership:
         if found.node_id == self.node_id:
             raise NeedsOperator(
                 f"a Drainer at {other.host} already has the node id {self.node_id}",
-                hint="give this one another --node-id, and remove .node from its data-dir",
-                code=Code.NODE_ID_TAKEN,
+                "give this one another --node-id, and remove .node from its data-dir",
+                Code.NODE_ID_TAKEN,
             )
 
     async def refuse_gap(self) -> None:
@@ -196,9 +196,9 @@ class Membership:
             raise NeedsOperator(
                 f"this Drainer is at checkpoint {checkpoint_ts} and will never get binlogs in"
                 f" {ranges}: the Pump went offline without waiting for it",
-                hint="start that Pump again with its data-dir; or restore the downstream from a"
+                "start that Pump again with its data-dir; or restore the downstream from a"
                 " newer backup and start it at that commit_ts",
-                code=Code.LOST_BINLOGS_NEEDED,
+                Code.LOST_BINLOGS_NEEDED,
             )
 
     async def retire(self, former: str) -> None:
@@ -266,9 +266,9 @@ def _ahead(checkpoint_ts: int, now_ts: int) -> NeedsOperator:
     return NeedsOperator(
         f"the checkpoint {checkpoint_ts} is ahead of the cluster, whose newest timestamp is"
         f" {now_ts}: what commits in ({now_ts}, {checkpoint_ts}] would be left out",
-        hint="the checkpoint is damaged or another cluster's, or etcd was put back: put the "
+        "the checkpoint is damaged or another cluster's, or etcd was put back: put the "
         "commitTS right up to which the downstream has everything",
-        code=Code.CHECKPOINT_CLUSTER,
+        Code.CHECKPOINT_CLUSTER,
     )
 
 

@@ -156,8 +156,8 @@ def listen(server: Any, address: str, security: Security) -> int:
     except RuntimeError as error:
         raise NeedsOperator(
             f"cannot listen on {address}: {error}",
-            hint="choose another --addr",
-            code=Code.ADDRESS_TAKEN,
+            "choose another --addr",
+            Code.ADDRESS_TAKEN,
         ) from error
 
 

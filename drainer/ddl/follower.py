@@ -298,9 +298,9 @@ async def fetch_job(
                 raise NeedsOperator(
                     f"DDL job {step.job_id}, committed at {step.commit_ts}, is not in the history:"
                     f" {step.query}",
-                    hint="was etcd wiped? Restore /penstock/v1/ddl, or start on a fresh copy of "
+                    "was etcd wiped? Restore /penstock/v1/ddl, or start on a fresh copy of "
                     "the downstream with initial-commit-ts above this DDL",
-                    code=Code.DDL_HISTORY,
+                    Code.DDL_HISTORY,
                 )
             report(f"{what}, which is not in {history.place} yet")
             if history.rules.is_fenced or now_s - logged_s > absent_s_max:
@@ -324,8 +324,8 @@ def refuse_other(job: DdlJob, step: DdlStep, rules: StreamRules, place: str) -> 
         raise NeedsOperator(
             f"the stream's DDL at {step.commit_ts} has job id {step.job_id} and is {step.query!r},"
             f" but job {job.id} in {place} finished at {job.finished_ts} and is {job.query!r}",
-            hint=OTHER_HISTORY,
-            code=Code.DDL_HISTORY,
+            OTHER_HISTORY,
+            Code.DDL_HISTORY,
         )
 
 
@@ -393,8 +393,8 @@ def _alone(change: SchemaChange) -> SchemaChange:
         if _BY_JOB.search(job.query):
             raise NeedsOperator(
                 f"{job.query!r} names a job of the upstream, which is another one downstream",
-                hint="bring the table and its rows back downstream by hand, as they are upstream",
-                code=Code.DDL_UNSUPPORTED,
+                "bring the table and its rows back downstream by hand, as they are upstream",
+                Code.DDL_UNSUPPORTED,
             )
         return change
     if job.type in DROPS.values() and len(change.dropped) == 1:

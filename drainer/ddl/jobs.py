@@ -156,7 +156,7 @@ class TidbJobs:
                 f" leads to {newest}. A Drainer without a checkpoint waits for its end. A DDL that"
                 " was cancelled midway leaves a version that no job is about: then any further one,"
                 " as CREATE DATABASE, ends the wait",
-                code=Code.TIDB_DDL_WAITS,
+                Code.TIDB_DDL_WAITS,
             )
 
     def _all(self) -> Iterator[Any]:
@@ -181,15 +181,15 @@ class TidbJobs:
                 if not isinstance(each, dict) or not isinstance(each.get("id"), int):
                     raise Malformed(
                         f"{path} has {str(each)[:80]!r}, which is no DDL job",
-                        hint="its JSON must have the shape of TiDB's",
-                        code=Code.TIDB_STATUS_PORT,
+                        "its JSON must have the shape of TiDB's",
+                        Code.TIDB_STATUS_PORT,
                     )
                 yield each
         except NotGiven as error:
             raise NeedsOperator(
                 f"the TiDB does not give out its DDL history: {error}",
-                hint="is this a TiDB's status port? Its [status] settings and its log say more",
-                code=Code.TIDB_STATUS_PORT,
+                "is this a TiDB's status port? Its [status] settings and its log say more",
+                Code.TIDB_STATUS_PORT,
             ) from error
 
 
@@ -282,9 +282,9 @@ def open_job_source(pd_address: str, etcd: EtcdClient, pd_tls: Tls | None) -> Jo
         raise NeedsOperator(
             f"pd-address says that a TiDB writes to this cluster, but etcd has DDL jobs of other"
             f" writers in {JOBS}: one stream has one source of schemas",
-            hint="give the other writers a cluster of their own, with its own etcd and Pumps; or,"
+            "give the other writers a cluster of their own, with its own etcd and Pumps; or,"
             " where no TiDB writes here, leave pd-address out for this Drainer",
-            code=Code.CLUSTER_MISMATCH,
+            Code.CLUSTER_MISMATCH,
         )
     # PD, TiDB and the servers between them have the same certificates.
     return TidbJobs(StatusPorts(etcd, pd_tls if pd_address.startswith("https://") else None))

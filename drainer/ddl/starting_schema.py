@@ -95,8 +95,8 @@ class SnapshotFile:
         if origin.cluster_id != self._cluster_id:
             raise NeedsOperator(
                 f"{self.path} is of cluster {origin.cluster_id}, not of {self._cluster_id}",
-                hint="is --data-dir another Drainer's? If not, delete the file",
-                code=Code.CLUSTER_MISMATCH,
+                "is --data-dir another Drainer's? If not, delete the file",
+                Code.CLUSTER_MISMATCH,
             )
         for ts, fields in () if ahead else origin.overrides.items():
             if int(ts) not in self._overrides:
@@ -104,10 +104,10 @@ class SnapshotFile:
                 raise NeedsOperator(
                     f"{self.path} was made with an override of the DDL at {ts} ({was}), which is"
                     " not in the downstream's checkpoint",
-                    hint="was the checkpoint written by hand, or is this another downstream? The"
+                    "was the checkpoint written by hand, or is this another downstream? The"
                     " DDL was not run as it is, so without the override rows would be written"
                     " wrongly: put the checkpoint back; for another downstream delete the file",
-                    code=Code.CHECKPOINT_GONE,
+                    Code.CHECKPOINT_GONE,
                 )
 
     def _overridden(self, up_to_ts: int) -> dict[str, Any]:
@@ -165,10 +165,10 @@ def recorded_overrides(etcd: EtcdClient, node_ids: Iterable[str]) -> dict[int, O
             except (ValueError, KeyError, TypeError) as error:
                 raise Malformed(
                     f"{key} in etcd is no override of a DDL: {value!r}",
-                    hint="delete it in etcd; `penstock drainer ddl list` shows the DDL, and"
+                    "delete it in etcd; `penstock drainer ddl list` shows the DDL, and"
                     " `penstock drainer ddl"
                     " track` or another of its commands writes the override again",
-                    code=Code.ETCD_VALUE,
+                    Code.ETCD_VALUE,
                 ) from error
     return found
 
@@ -250,9 +250,9 @@ def _check_same_history(source: JobSource, file: SnapshotFile, origin: SnapshotO
             f"{file.path} follows DDL job {origin.last_job_id} of schema version"
             f" {origin.schema_version}, finished at {origin.commit_ts}, which {source.place} does"
             " not have",
-            hint=f"was it wiped or put back? Restore {source.place}; if the history is right,"
+            f"was it wiped or put back? Restore {source.place}; if the history is right,"
             " delete the file",
-            code=Code.DDL_HISTORY,
+            Code.DDL_HISTORY,
         )
 
 
@@ -282,7 +282,7 @@ def _check_version(
     raise NeedsOperator(
         f"the checkpoint at {checkpoint.commit_ts} was written under schema version"
         f" {checkpoint.schema_version}, but the DDL history up to there leads to {tracker.version}",
-        hint="was the history wiped or put back, or is the downstream another cluster's? Restore"
+        "was the history wiped or put back, or is the downstream another cluster's? Restore"
         f" {source.place}, or begin with a fresh copy of the data and initial-commit-ts",
-        code=Code.DDL_HISTORY,
+        Code.DDL_HISTORY,
     )

@@ -119,7 +119,7 @@ class StatusPorts:
                 failures.append(f"{server}: {type(error).__name__}: {error}")
                 if has_begun:  # The caller has a part of its answer.
                     self._forget(server)
-                    raise Retryable(failures[-1], code=Code.TIDB_AWAY) from error
+                    raise Retryable(failures[-1], Code.TIDB_AWAY) from error
             self._forget(server)
         if refusals and not failures:
             raise NotGiven("; ".join(refusals), code=Code.TIDB_STATUS_PORT)
@@ -127,11 +127,11 @@ class StatusPorts:
             raise Retryable(
                 f"no TiDB server is listed in etcd below {SERVERS}: is --etcd-urls its PD's, and"
                 " does one run?",
-                code=Code.TIDB_AWAY,
+                Code.TIDB_AWAY,
             )
         raise Retryable(
             f"no TiDB server's status port answers: {'; '.join(failures + refusals)}",
-            code=Code.TIDB_AWAY,
+            Code.TIDB_AWAY,
         )
 
     def _forget(self, server: TidbServer) -> None:
@@ -163,7 +163,7 @@ def _read_value(source: Readable, where: str) -> Iterator[Any]:
     try:
         yield json.loads(b"".join(iter(lambda: source.read(_PIECE_BYTES), b"")))
     except ValueError as error:
-        raise Retryable(f"{where}: no JSON: {error}", code=Code.TIDB_AWAY) from error
+        raise Retryable(f"{where}: no JSON: {error}", Code.TIDB_AWAY) from error
 
 
 def read_array(source: Readable, where: str) -> Iterator[Any]:
@@ -177,7 +177,7 @@ def read_array(source: Readable, where: str) -> Iterator[Any]:
         text, tail = _decoded(tail + piece, where, is_over=not piece)
         yield from array.fed(text, is_over=not piece)
         if not piece and not array.is_closed:
-            raise Retryable(f"{where}: the answer ends in the middle", code=Code.TIDB_AWAY)
+            raise Retryable(f"{where}: the answer ends in the middle", Code.TIDB_AWAY)
 
 
 class _Array:
@@ -225,8 +225,8 @@ class _Array:
         elif is_over or not "null".startswith(text):
             raise Malformed(
                 f"{self._where} is no list of JSON: {text[:80]!r}",
-                hint="is this a TiDB's status port?",
-                code=Code.TIDB_STATUS_PORT,
+                "is this a TiDB's status port?",
+                Code.TIDB_STATUS_PORT,
             )
 
 
@@ -238,9 +238,7 @@ def _decoded(data: bytes, where: str, *, is_over: bool) -> tuple[str, bytes]:
         except UnicodeDecodeError as error:
             if is_over or error.start < len(data) - cut - 4:
                 break
-    raise Malformed(
-        f"{where} is not UTF-8", hint="is this a TiDB's status port?", code=Code.TIDB_STATUS_PORT
-    )
+    raise Malformed(f"{where} is not UTF-8", "is this a TiDB's status port?", Code.TIDB_STATUS_PORT)
 
 
 _LOGGED = ("On", "Unknown", "")

@@ -55,8 +55,8 @@ class Override:
         if len(jobs) != 1:
             raise NeedsOperator(
                 f"the statement in place of the DDL at {self.commit_ts} comes to {len(jobs)} DDLs",
-                hint="give one that comes to exactly one",
-                code=Code.COMMAND_INVALID,
+                "give one that comes to exactly one",
+                Code.COMMAND_INVALID,
             )
         planned = jobs[0]
         if planned.table is not None and job.table is not None:

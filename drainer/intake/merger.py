@@ -244,9 +244,9 @@ def _disorder(source: str, last_ts: int, commit_ts: Sequence[int]) -> NeedsOpera
     last, ts = next((a, b) for a, b in zip(before, commit_ts, strict=False) if a >= b)
     return NeedsOperator(
         f"Pump {source} sent commit_ts {ts} after {last}",
-        hint="its store is damaged, or two Pumps run under one node id; "
+        "its store is damaged, or two Pumps run under one node id; "
         "emitting either binlog could break the commit order, so the Drainer stops",
-        code=Code.PULL_MALFORMED,
+        Code.PULL_MALFORMED,
     )
 
 
@@ -254,11 +254,11 @@ def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOpera
     return NeedsOperator(
         f"Pump {source} came back with the transaction {ts}, after this Drainer had gone on without"
         f" it: what it holds of ({left_ts}, {emitted_ts}] is not downstream",
-        hint="restore the downstream from a backup made before that, and the Drainer pulls it in"
+        "restore the downstream from a backup made before that, and the Drainer pulls it in"
         f" order; or read it with `penstock ctl dump --full --from-ts {left_ts + 1} --to-ts"
         f" {emitted_ts}` on that Pump's data-dir, repair the downstream by hand, and then name"
         " those transactions in ignore-txn-commit-ts",
-        code=Code.PUMP_CAME_BACK,
+        Code.PUMP_CAME_BACK,
     )
 
 
@@ -296,7 +296,7 @@ def _assert_same(ts: int, one: Payload, other: Payload) -> None:
     if start_ts_of(one) != start_ts_of(other):
         raise NeedsOperator(
             f"two Pumps hold different transactions with the commit_ts {ts}",
-            hint="timestamps must be unique: check that all writers use one oracle; "
+            "timestamps must be unique: check that all writers use one oracle; "
             "dropping either transaction would lose data, so the Drainer stops",
-            code=Code.CONTRADICTION,
+            Code.CONTRADICTION,
         )

@@ -87,9 +87,7 @@ def opened(path: Path) -> Iterator[Source]:
 
     def broken(error: OSError) -> NeedsOperator:
         hint = "repair the disk of the data-dir; the Pump still has the binlog"
-        return NeedsOperator(
-            f"cannot read {path}: {error.strerror}", hint=hint, code=Code.PATH_UNUSABLE
-        )
+        return NeedsOperator(f"cannot read {path}: {error.strerror}", hint, Code.PATH_UNUSABLE)
 
     def read(offset: int, count: int) -> bytes:
         try:
@@ -158,7 +156,7 @@ class SpooledRows:
         if table_id not in self.targets:
             raise Malformed(
                 f"transaction {self.payload.outline.commit_ts} has a mutation with two tables' ids",
-                hint="the writer and the Drainer must speak the same binlog.proto",
-                code=Code.BINLOG_UNDECODABLE,
+                "the writer and the Drainer must speak the same binlog.proto",
+                Code.BINLOG_UNDECODABLE,
             )
         return self.targets[table_id]

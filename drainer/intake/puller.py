@@ -196,7 +196,7 @@ class Puller:
         if hint is not None:
             details = f"Pump {self.pump} at {self.address} refuses: {error.details()}"
             code = code_of_call(error) or Code.PULL_REFUSED
-            raise NeedsOperator(details, hint=hint, code=code) from error
+            raise NeedsOperator(details, hint, code) from error
 
     async def _stream(self) -> AsyncGenerator[Run]:
         after_ts = self._receiver.received_ts(self.pump)

@@ -496,7 +496,7 @@ def may_part(
     raise NeedsOperator(
         f"Pump {status.node_id} is offline and holds binlogs up to {up_to_ts}, this Drainer has"
         f" them up to {received_ts}: those in ({received_ts}, {up_to_ts}] are missing here",
-        hint=f"start {status.node_id} again with its data-dir, and then this Drainer, which"
+        f"start {status.node_id} again with its data-dir, and then this Drainer, which"
         " continues from there; or restore the downstream from a newer backup",
-        code=Code.LOST_BINLOGS_NEEDED,
+        Code.LOST_BINLOGS_NEEDED,
     )

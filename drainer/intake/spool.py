@@ -81,8 +81,8 @@ class Spool:
                     raise Malformed(
                         f"Pump {pump} sent {file.size} of {first.bytes} bytes of the binlog at "
                         f"{first.commit_ts} and then something else",
-                        hint=_HINT,
-                        code=Code.PULL_MALFORMED,
+                        _HINT,
+                        Code.PULL_MALFORMED,
                     )
 
     async def keep_large(self, pump: str, run: Run) -> AsyncGenerator[Run]:
@@ -124,8 +124,8 @@ def chunk_of(batch: Any) -> Any:
     if batch.payloads or batch.commit_ts:
         raise Malformed(
             "a Pump sent a chunk and whole binlogs in one message",
-            hint=_HINT,
-            code=Code.PULL_MALFORMED,
+            _HINT,
+            Code.PULL_MALFORMED,
         )
     return batch.piece
 
@@ -179,8 +179,8 @@ class _Writing:
                 f"Pump {self._pump} sent {len(chunk.data)} bytes at {chunk.offset} of a binlog of "
                 f"{chunk.bytes} bytes at {chunk.commit_ts}, after {self.size} bytes of one of "
                 f"{self._total} bytes at {self._commit_ts}",
-                hint=_HINT,
-                code=Code.PULL_MALFORMED,
+                _HINT,
+                Code.PULL_MALFORMED,
             )
         await self.write(chunk.data)
 
@@ -225,15 +225,15 @@ class _Writing:
             raise Malformed(
                 f"a Pump sent a binlog of type {found.tp} with commit_ts {found.commit_ts} as "
                 f"{self._commit_ts}",
-                hint="the Pumps and the Drainer must speak the same binlog.proto",
-                code=Code.PULL_MALFORMED,
+                "the Pumps and the Drainer must speak the same binlog.proto",
+                Code.PULL_MALFORMED,
             )
         if found.ddl_job_id > 0 and self.size > DDL_BYTES_MAX:
             raise NeedsOperator(
                 f"the DDL at commit_ts {found.commit_ts} has {self.size} bytes, "
                 f"{DDL_BYTES_MAX} are the most",
-                hint="no one writes such a statement by hand: look for its writer",
-                code=Code.BINLOG_UNDECODABLE,
+                "no one writes such a statement by hand: look for its writer",
+                Code.BINLOG_UNDECODABLE,
             )
 
 
@@ -252,5 +252,5 @@ def _disk(path: Path) -> Iterator[None]:
         if error.errno in _FULL:
             hint = "make room in the data-dir for the largest transaction of each Pump, or move it"
         raise NeedsOperator(
-            f"cannot spool to {path}: {error.strerror}", hint=hint, code=Code.PATH_UNUSABLE
+            f"cannot spool to {path}: {error.strerror}", hint, Code.PATH_UNUSABLE
         ) from error

@@ -179,8 +179,8 @@ class RelayLog:
             lacking = f"ends at {self.last_ts}: all after the checkpoint {checkpoint_ts} is missing"
         raise NeedsOperator(
             f"the relay log in {self.folder} {lacking}",
-            hint="bring the upstream back; was the relay log switched off, moved or emptied?",
-            code=Code.CHECKPOINT_INCONSISTENT,
+            "bring the upstream back; was the relay log switched off, moved or emptied?",
+            Code.CHECKPOINT_INCONSISTENT,
         )
 
     # --- writing ---------------------------------------------------------------------------
@@ -190,8 +190,8 @@ class RelayLog:
         if self.cluster_id not in (None, cluster_id):
             raise NeedsOperator(
                 f"the relay log in {self.folder} is of cluster {self.cluster_id}, not {cluster_id}",
-                hint="give this Drainer another relay log-dir",
-                code=Code.CLUSTER_MISMATCH,
+                "give this Drainer another relay log-dir",
+                Code.CLUSTER_MISMATCH,
             )
         self.note_jobs(jobs)
         connected = self.cluster_id is not None and self.after_ts <= checkpoint_ts <= self.last_ts
@@ -316,9 +316,9 @@ def failed_write(error: WriteFailed) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NeedsOperator(
             f"no space for the relay log: {error}",
-            hint="make room on its disk, or give it another log-dir; nothing was applied "
+            "make room on its disk, or give it another log-dir; nothing was applied "
             "that is not in it",
-            code=Code.PATH_UNUSABLE,
+            Code.PATH_UNUSABLE,
         )
     return error
 

@@ -54,14 +54,14 @@ class HeldChanges:
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise NeedsOperator(f"{folder} is no folder", hint=_HINT, code=Code.PATH_UNUSABLE)
+            raise NeedsOperator(f"{folder} is no folder", _HINT, Code.PATH_UNUSABLE)
         self.folder = folder
         # First, because a Drainer may be writing: all files that it names exist then.
         self.savepoint: Savepoint | None = load_savepoint(OsFiles(), folder)
         names = os.listdir(folder)
         self._files = binlog_files(names, folder)
         if not self._files:
-            raise NeedsOperator(f"{folder} has no binlog files", hint=_HINT, code=Code.FILES_GAP)
+            raise NeedsOperator(f"{folder} has no binlog files", _HINT, Code.FILES_GAP)
         self._schemas = schema_numbers(names)
         self.unproved = ""
         """The part of the files that cannot be proved complete; empty if all is."""
@@ -85,9 +85,9 @@ class HeldChanges:
             raise NeedsOperator(
                 f"the files in {self.folder} hold everything up to {self._reaches_ts} only, and"
                 f" {stop_ts} is to be the end",
-                hint="wait until the Drainer is there, give an earlier end, or none for all that"
+                "wait until the Drainer is there, give an earlier end, or none for all that"
                 " there is",
-                code=Code.COMMAND_INVALID,
+                Code.COMMAND_INVALID,
             )
 
     def held_ts(self, last_ts: int, stop_ts: int, *, is_passed: bool) -> int:
@@ -124,9 +124,9 @@ class HeldChanges:
             raise NeedsOperator(
                 f"the files in {self.folder} begin after {held_after_ts}, and the target is at"
                 f" {after_ts}: what came between is not there",
-                hint="put the older files back; or begin with a copy of the tables that is of"
+                "put the older files back; or begin with a copy of the tables that is of"
                 f" {held_after_ts} or later, and name its commit_ts (initial-commit-ts)",
-                code=Code.FILES_GAP,
+                Code.FILES_GAP,
             )
         self._check_ends(files, stop_ts)
         return files, schema
@@ -162,8 +162,8 @@ class HeldChanges:
             raise NeedsOperator(
                 f"{self.folder} has no {schema_name(file.number)}, which says how the file before"
                 f" {file.name} ends",
-                hint="copy the folder again, with all of its files",
-                code=Code.FILES_GAP,
+                "copy the folder again, with all of its files",
+                Code.FILES_GAP,
             )
         return 0, None
 
@@ -203,9 +203,9 @@ class HeldChanges:
             return
         raise NeedsOperator(
             f"{problem}; their last record is of {held_ts}",
-            hint="copy the folder again, the savepoint first and then all files; or restore what is"
+            "copy the folder again, the savepoint first and then all files; or restore what is"
             f" held: end it by stop-tso = {held_ts} or earlier",
-            code=code,
+            code,
         )
 
     def size_bytes(self, files: list[BinlogFile]) -> int:

@@ -54,17 +54,15 @@ def ddl_of(record: Record) -> tuple[str, DdlContext | None]:
         if tag in (DDL_QUERY, DDL_CONTEXT)
     }
     if DDL_QUERY not in found:
-        raise Malformed(
-            f"the DDL at {record.commit_ts} has no text", hint=_HINT, code=Code.FILES_DAMAGED
-        )
+        raise Malformed(f"the DDL at {record.commit_ts} has no text", _HINT, Code.FILES_DAMAGED)
     text, session = found[DDL_QUERY].decode("utf-8", "replace"), found.get(DDL_CONTEXT)
     try:
         return text, None if session is None else DdlContext.from_json(json.loads(session))
     except (ValueError, TypeError, AttributeError) as error:
         raise Malformed(
             f"the session of the DDL at {record.commit_ts} cannot be read: {error!r}",
-            hint=_HINT,
-            code=Code.FILES_DAMAGED,
+            _HINT,
+            Code.FILES_DAMAGED,
         ) from error
 
 
@@ -81,7 +79,7 @@ def events_of(record: Record, bytes_max: int) -> Iterator[Any]:
                     yield from pb.DMLData.FromString(raw).events
     except DecodeError as error:
         raise Malformed(
-            f"the record at {record.commit_ts}: {error}", hint=_HINT, code=Code.FILES_DAMAGED
+            f"the record at {record.commit_ts}: {error}", _HINT, Code.FILES_DAMAGED
         ) from error
 
 
@@ -120,8 +118,8 @@ class RowBuilder:
             odd = ", ".join(sorted(named.keys() - known))
             raise NeedsOperator(
                 f"rows of {schema}.{table.name} have columns that the table has not: {odd}",
-                hint="a DDL of it is missing in the files, or the schema-file is of another time",
-                code=Code.FILES_GAP,
+                "a DDL of it is missing in the files, or the schema-file is of another time",
+                Code.FILES_GAP,
             )
         return row
 
@@ -142,5 +140,5 @@ def datum_value(data: bytes) -> Any:
         return None
     read = _READERS.get(data[0])
     if read is None:
-        raise Malformed(f"a datum of kind {data[0]}", hint=_HINT, code=Code.FILES_DAMAGED)
+        raise Malformed(f"a datum of kind {data[0]}", _HINT, Code.FILES_DAMAGED)
     return read(data, 1)[0]

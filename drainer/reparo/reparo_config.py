@@ -124,8 +124,8 @@ class ReparoConfig:
         if not self.data_dir:
             raise NeedsOperator(
                 "data-dir is empty",
-                hint="name the folder of the binlog files",
-                code=Code.SETTING_VALUE,
+                "name the folder of the binlog files",
+                Code.SETTING_VALUE,
             )
         if self.dest_type not in ("", PRINT, *MYSQL_TYPES):
             raise out_of_range("dest-type", self.dest_type, f"use {MYSQL} or {PRINT}")
@@ -139,8 +139,8 @@ class ReparoConfig:
         if 0 < self.stop_ts <= self.after_ts:
             raise NeedsOperator(
                 f"the stop, {self.stop_ts}, is not after the start, {self.after_ts}",
-                hint="give a later stop",
-                code=Code.SETTING_VALUE,
+                "give a later stop",
+                Code.SETTING_VALUE,
             )
         self.lists()
 
@@ -154,8 +154,8 @@ class ReparoConfig:
             if sum(map(bool, said)) > 1:
                 raise NeedsOperator(
                     f"more than one of {what}",
-                    hint="leave all but one out",
-                    code=Code.SETTING_VALUE,
+                    "leave all but one out",
+                    Code.SETTING_VALUE,
                 )
 
 

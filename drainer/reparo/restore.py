@@ -95,21 +95,21 @@ def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
         raise NeedsOperator(
             f"the target's checkpoint, at {found.commit_ts}, is TiDB-Binlog's and not consistent:"
             " rows of later transactions may be there already",
-            hint="take the copy after penstock ctl pause-drainer",
-            code=Code.CHECKPOINT_INCONSISTENT,
+            "take the copy after penstock ctl pause-drainer",
+            Code.CHECKPOINT_INCONSISTENT,
         )
     if config.after_ts > found.commit_ts:
         raise NeedsOperator(
             f"the target has a checkpoint, at {found.commit_ts}, and the restore is to begin after"
             f" {config.after_ts}: what is between would be missing",
-            hint="leave the start out, to continue at the checkpoint",
-            code=Code.COMMAND_INVALID,
+            "leave the start out, to continue at the checkpoint",
+            Code.COMMAND_INVALID,
         )
     if 0 < config.stop_ts < found.commit_ts:
         raise NeedsOperator(
             f"the target is at {found.commit_ts} already, after the end at {config.stop_ts}",
-            hint="restore into another target, from an older copy or from the beginning",
-            code=Code.COMMAND_INVALID,
+            "restore into another target, from an older copy or from the beginning",
+            Code.COMMAND_INVALID,
         )
     log.info("the target is at %d (%s)", found.commit_ts, time_text(found.commit_ts))
     return found
@@ -214,8 +214,8 @@ class Restore:
         if table is None:
             raise NeedsOperator(
                 f"no DDL in the files made {schema}.{name}, and no schema beside them has it",
-                hint=f"{_SCHEMA_HINT}; or leave the table out (replicate-ignore-table)",
-                code=Code.FILES_GAP,
+                f"{_SCHEMA_HINT}; or leave the table out (replicate-ignore-table)",
+                Code.FILES_GAP,
             )
         home = self._catalog.schema(schema)
         return (home.name if home is not None else schema), table
@@ -265,8 +265,8 @@ class Restore:
                 return []
             raise NeedsOperator(
                 f"the DDL at {ts} cannot be followed: {error.problem}: {query}",
-                hint=_SCHEMA_HINT,
-                code=Code.FILES_GAP,
+                _SCHEMA_HINT,
+                Code.FILES_GAP,
             ) from error
         return [self._catalog.apply(replace(job, finished_ts=ts)) for job in jobs]
 
@@ -362,7 +362,7 @@ def _zone(config: ReparoConfig, held: HeldChanges) -> timedelta:
     if said and config.time_zone and zone_offset(said) != zone_offset(config.time_zone):
         raise NeedsOperator(
             f"the files say that their time zone is {said}, not {config.time_zone}",
-            hint="leave time-zone out",
-            code=Code.SINK_SETTING,
+            "leave time-zone out",
+            Code.SINK_SETTING,
         )
     return zone_offset(said or config.time_zone or "UTC")

@@ -309,8 +309,8 @@ class SchemaTracker:
         return NeedsOperator(
             f"DDL job {job.id} ({job.query}) made schema version {job.schema_version}, but this"
             f" Drainer has followed the stream to version {self.version}{by}: {found}",
-            hint=hint,
-            code=Code.DDL_HISTORY,
+            hint,
+            Code.DDL_HISTORY,
         )
 
     def take_back(self, override_ts: int) -> list[tuple[str, TableInfo]]:
@@ -526,8 +526,8 @@ class SchemaTracker:
             raise NeedsOperator(
                 f"{change.job.query!r} is also about {', '.join(skipped)}, which an override"
                 " skipped downstream",
-                hint="run the part that is about the others in its place",
-                code=Code.FILTER_STOPS,
+                "run the part that is about the others in its place",
+                Code.FILTER_STOPS,
             )
 
         def was(table: TableInfo) -> TableInfo:
@@ -565,10 +565,10 @@ class SchemaTracker:
             raise NeedsOperator(
                 f"rows of table id {table_id} were written under schema version {schema_version},"
                 f" but the stream's DDL has come to {self.version}{only}",
-                hint=f"the DDL history of the writers is not that of the stream; {OTHER_HISTORY}."
+                f"the DDL history of the writers is not that of the stream; {OTHER_HISTORY}."
                 " The rows of a transaction that is named in ignore-txn-commit-ts are missing"
                 " downstream, and are counted",
-                code=Code.SCHEMA_UNKNOWN,
+                Code.SCHEMA_UNKNOWN,
             )
         if table_id in self._gone:
             return self._gone[table_id]
@@ -580,8 +580,8 @@ class SchemaTracker:
         if found is None:
             raise NeedsOperator(
                 f"rows name table id {table_id}, which no DDL has made",
-                hint=self.rules.unknown_table_hint,
-                code=Code.SCHEMA_UNKNOWN,
+                self.rules.unknown_table_hint,
+                Code.SCHEMA_UNKNOWN,
             )
         if schema_version < self._rows_moved.get(table_id, 0):
             self._warn_of_late_rows(table_id, schema_version)

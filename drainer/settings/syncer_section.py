@@ -151,8 +151,8 @@ def check_db_type(db_type: str) -> None:
     if db_type in _ABSENT_TYPES:
         raise NeedsOperator(
             f"syncer.db-type is {db_type!r}, and Penstock has no such downstream",
-            hint=f"there is no output to Oracle; {known}",
-            code=Code.SETTING_UNKNOWN,
+            f"there is no output to Oracle; {known}",
+            Code.SETTING_UNKNOWN,
         )
     raise out_of_range("syncer.db-type", db_type, known)
 
@@ -208,8 +208,8 @@ class SyncerConfig:
             if unknown:
                 raise NeedsOperator(
                     f"a table-migrate-rule names the binlog-filter-rule {unknown[0]!r}",
-                    hint=f"there are {', '.join(self.binlog_filter_rule) or 'none'}",
-                    code=Code.FILTER_RULE,
+                    f"there are {', '.join(self.binlog_filter_rule) or 'none'}",
+                    Code.FILTER_RULE,
                 )
             used |= set(rule.binlog_filter_rule)
             named = [self.binlog_filter_rule[name] for name in rule.binlog_filter_rule]
@@ -237,8 +237,8 @@ class SyncerConfig:
         if unused:
             raise NeedsOperator(
                 f"no table-migrate-rule uses the binlog-filter-rule {unused[0]!r}",
-                hint="name it in one, or remove it",
-                code=Code.FILTER_RULE,
+                "name it in one, or remove it",
+                Code.FILTER_RULE,
             )
         return replace(config, events=(*config.events, *events), routes=(*config.routes, *routes))
 
@@ -261,8 +261,8 @@ def downstream_of(
     if syncer.db_type and _kind_of(syncer.db_type) != _kind_of(target.scheme):
         raise NeedsOperator(
             f"syncer.db-type is {syncer.db_type!r}, and the sink is of type {target.scheme!r}",
-            hint="leave db-type out: the sink's URL says it",
-            code=Code.SETTING_VALUE,
+            "leave db-type out: the sink's URL says it",
+            Code.SETTING_VALUE,
         )
     if not isinstance(target, MysqlTarget):
         if syncer.loopback_control:
@@ -273,8 +273,8 @@ def downstream_of(
             )
             raise NeedsOperator(
                 f"loopback-control is on, and {what}",
-                hint="only a MySQL, MariaDB or TiDB downstream can send changes back",
-                code=Code.SETTING_VALUE,
+                "only a MySQL, MariaDB or TiDB downstream can send changes back",
+                Code.SETTING_VALUE,
             )
         return target
     return replace(
@@ -291,8 +291,8 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
     if db_type == DELTA and sink == DEFAULT_SINK:
         raise NeedsOperator(
             "syncer.db-type is delta, and no sink is named",
-            hint="set sink = delta:///folder",
-            code=Code.SETTING_VALUE,
+            "set sink = delta:///folder",
+            Code.SETTING_VALUE,
         )
     to_files = db_type in (*FILE_TYPES, _OLD_FILE_TYPE)
     is_enough = to_files or db_type in (*MYSQL_TYPES, KAFKA)
@@ -302,22 +302,22 @@ def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -
     if sink != DEFAULT_SINK:
         raise NeedsOperator(
             "both sink and [syncer.to] name a downstream",
-            hint="leave one of them out",
-            code=Code.SETTING_VALUE,
+            "leave one of them out",
+            Code.SETTING_VALUE,
         )
     if db_type == "sqlite":
         raise NeedsOperator(
             "[syncer.to] names a server, and syncer.db-type is 'sqlite'",
-            hint="set sink = sqlite:///file.db, or another db-type",
-            code=Code.SETTING_VALUE,
+            "set sink = sqlite:///file.db, or another db-type",
+            Code.SETTING_VALUE,
         )
     if db_type == KAFKA:
         return _of_kafka(to, env)
     if to.kafka_addrs or to.topic_name:
         raise NeedsOperator(
             f"[syncer.to] names a Kafka, and syncer.db-type is {db_type!r}",
-            hint='set db-type = "kafka", or leave kafka-addrs and topic-name out',
-            code=Code.SETTING_VALUE,
+            'set db-type = "kafka", or leave kafka-addrs and topic-name out',
+            Code.SETTING_VALUE,
         )
     return _of_files(to) if to_files else _of_to(db_type, to, env)
 
@@ -330,9 +330,9 @@ def _of_files(to: ToConfig) -> Target:
     if not to.dir:
         raise NeedsOperator(
             "syncer.db-type is file, and syncer.to.dir is empty",
-            hint="name the folder of the files; to continue those of TiDB-Binlog, the one that has"
+            "name the folder of the files; to continue those of TiDB-Binlog, the one that has"
             " them and its savepoint",
-            code=Code.SETTING_VALUE,
+            Code.SETTING_VALUE,
         )
     return FilesTarget(
         scheme=FILE_TYPES[0],
@@ -347,9 +347,9 @@ def _of_kafka(to: ToConfig, env: Mapping[str, str]) -> Target:
     if not brokers:
         raise NeedsOperator(
             "syncer.db-type is kafka, and no brokers are named",
-            hint="set syncer.to.kafka-addrs = host:9092 for TiDB-Binlog's own messages, or sink ="
+            "set syncer.to.kafka-addrs = host:9092 for TiDB-Binlog's own messages, or sink ="
             " kafka://host:9092/?format=canal-json",
-            code=Code.SETTING_VALUE,
+            Code.SETTING_VALUE,
         )
     brokers = brokers.replace(" ", "")
     size = min(to.kafka_max_message_size, _KAFKA_MESSAGE_BYTES_MAX)
@@ -375,8 +375,8 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> Target:
     if to.password and to.password_file:
         raise NeedsOperator(
             "[syncer.to] has both password and password-file",
-            hint="leave one of them out",
-            code=Code.SETTING_VALUE,
+            "leave one of them out",
+            Code.SETTING_VALUE,
         )
     if not port.isdecimal():
         raise out_of_range("MYSQL_PORT", port, "write the number of a port")

@@ -126,8 +126,8 @@ class Target:
         if self.place not in ("", "localhost") or not self.path.strip("/"):
             raise NeedsOperator(
                 f"the downstream {self.scheme}://{self.place}{self.path} names no folder",
-                hint=self.HINT,
-                code=Code.URL_INVALID,
+                self.HINT,
+                Code.URL_INVALID,
             )
 
 
@@ -141,8 +141,8 @@ class SqliteTarget(Target):
         if self.place or len(unquote(self.path)) < 2:
             raise NeedsOperator(
                 f"the downstream sqlite://{self.place}{self.path} names no file",
-                hint=self.HINT,
-                code=Code.URL_INVALID,
+                self.HINT,
+                Code.URL_INVALID,
             )
 
     @property
@@ -167,8 +167,8 @@ class _AccountTarget(Target):
         if self.password and self.password_file:
             raise NeedsOperator(
                 "the downstream's URL has a password and a password-file",
-                hint="leave one of them out",
-                code=Code.URL_INVALID,
+                "leave one of them out",
+                Code.URL_INVALID,
             )
 
     def current_password(self) -> str:
@@ -234,15 +234,15 @@ class MysqlTarget(_AccountTarget):
             if found is None:
                 raise NeedsOperator(
                     f"{each!r} sets no session variable",
-                    hint="write name=value",
-                    code=Code.URL_INVALID,
+                    "write name=value",
+                    Code.URL_INVALID,
                 )
             if found[1].lower() in _FIXED:
                 raise NeedsOperator(
                     f"the session variable {found[1]} is part of how rows are written",
-                    hint="times travel as UTC whatever the downstream's time zone is; sql-mode has"
+                    "times travel as UTC whatever the downstream's time zone is; sql-mode has"
                     " a setting of its own",
-                    code=Code.URL_INVALID,
+                    Code.URL_INVALID,
                 )
             yield found[1], found[2]
 
@@ -334,8 +334,8 @@ class LakeTarget(Target):
         if not _FOLDER.fullmatch(unquote(self.path)):
             raise NeedsOperator(
                 f"readers of Delta tables do not find their way to {unquote(self.path)!r}",
-                hint="name a folder of letters, digits and _ . ~ + = @ , - alone",
-                code=Code.URL_INVALID,
+                "name a folder of letters, digits and _ . ~ + = @ , - alone",
+                Code.URL_INVALID,
             )
         Target.__post_init__(self)
         if not all(map(_ACCEPTED.fullmatch, self.accept)):
@@ -445,14 +445,14 @@ class KafkaTarget(_AccountTarget):
         if not all(found) or self.path.strip("/"):
             raise NeedsOperator(
                 "the downstream URL names no brokers, or a path",
-                hint=self.HINT,
-                code=Code.URL_INVALID,
+                self.HINT,
+                Code.URL_INVALID,
             )
         if self.user and not (self.password or self.password_file):
             raise NeedsOperator(
                 "the downstream's URL has a user and no password",
-                hint="name a password-file",
-                code=Code.URL_INVALID,
+                "name a password-file",
+                Code.URL_INVALID,
             )
         if self.tls is False and (self.ssl_ca or self.ssl_cert or self.ssl_key):
             raise out_of_range("tls", "false", "leave it out: certificates are named")
@@ -534,7 +534,7 @@ def target_of(url: str) -> Target:
         address = cls._address(parts)
     except ValueError as error:
         raise NeedsOperator(
-            f"unreadable downstream URL: {error}", hint=cls.HINT, code=Code.URL_INVALID
+            f"unreadable downstream URL: {error}", cls.HINT, Code.URL_INVALID
         ) from error
     if cls is Target:
         raise no_sink(parts.scheme, _KNOWN)
@@ -548,9 +548,7 @@ def target_of(url: str) -> Target:
 
 
 def no_sink(scheme: str, hint: str = f"use {_TABLES}") -> NeedsOperator:
-    return NeedsOperator(
-        f"no sink for downstream scheme {scheme!r}", hint=hint, code=Code.URL_INVALID
-    )
+    return NeedsOperator(f"no sink for downstream scheme {scheme!r}", hint, Code.URL_INVALID)
 
 
 def options_of(cls: type[Target]) -> list[Any]:
@@ -570,8 +568,8 @@ def _values(cls: type[Target], asked: dict[str, str]) -> dict[str, Any]:
         if name not in known:
             raise NeedsOperator(
                 f"unknown downstream option {name!r}",
-                hint=f"known are {', '.join(sorted(known)) or 'none'}",
-                code=Code.URL_INVALID,
+                f"known are {', '.join(sorted(known)) or 'none'}",
+                Code.URL_INVALID,
             )
         option = known[name]
         values[option.name] = _value(name, option.name, kinds[option.name], text)
@@ -581,8 +579,8 @@ def _values(cls: type[Target], asked: dict[str, str]) -> dict[str, Any]:
         if option.metadata["only"] and kind not in option.metadata["only"]:
             raise NeedsOperator(
                 f"the downstream option {name!r} is not one of this {cls.KIND}",
-                hint=f"leave it out, or choose another {cls.KIND}",
-                code=Code.URL_INVALID,
+                f"leave it out, or choose another {cls.KIND}",
+                Code.URL_INVALID,
             )
     return values
 

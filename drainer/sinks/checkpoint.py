@@ -199,9 +199,9 @@ def _overrides(stored: dict[str, Any]) -> dict[int, Override] | None:
 def _unreadable(stored: object, why: str) -> Malformed:
     return Malformed(
         f"the checkpoint {stored!r} is damaged: {why}",
-        hint="put back the commitTS up to which the downstream has everything; or, for a "
+        "put back the commitTS up to which the downstream has everything; or, for a "
         "downstream restored from a copy, remove the checkpoint and give its initial-commit-ts",
-        code=Code.CHECKPOINT_DAMAGED,
+        Code.CHECKPOINT_DAMAGED,
     )
 
 
@@ -242,9 +242,9 @@ def went_back(found: Checkpoint | None, known_ts: int) -> NeedsOperator:
     return NeedsOperator(
         f"the downstream {has}, and this Drainer had brought it to {known_ts}: it was emptied,"
         " replaced, or restored from a backup",
-        hint="put it back as it was; or restore a copy, its checkpoint included, and start the"
+        "put it back as it was; or restore a copy, its checkpoint included, and start the"
         f" Drainer with initial-commit-ts = {accepts}",
-        code=Code.CHECKPOINT_GONE,
+        Code.CHECKPOINT_GONE,
     )
 
 
@@ -253,10 +253,10 @@ def of_another_cluster(cluster: object, others: Sequence[object], place: str) ->
     return NeedsOperator(
         f"the downstream is that of cluster {', '.join(map(str, others))} and has no checkpoint of"
         f" cluster {cluster}, which --etcd-urls leads to",
-        hint="check --etcd-urls and the downstream's address; if etcd was set up again for the same"
+        "check --etcd-urls and the downstream's address; if etcd was set up again for the same"
         " cluster, restore it, its cluster id included; two clusters that shall share one"
         f" downstream need a {place} each",
-        code=Code.CHECKPOINT_CLUSTER,
+        Code.CHECKPOINT_CLUSTER,
     )
 
 

@@ -113,9 +113,9 @@ def session_of(change: SchemaChange) -> DdlContext | None:
 def _mixed(change: SchemaChange) -> NeedsOperator:
     return NeedsOperator(
         f"columns of {change.job.query!r} got values of different moments or time zones upstream",
-        hint="add them downstream one by one, each after SET TIMESTAMP to the moment that older"
+        "add them downstream one by one, each after SET TIMESTAMP to the moment that older"
         " rows have upstream, then track this DDL",
-        code=Code.SINK_DDL_MOMENT,
+        Code.SINK_DDL_MOMENT,
     )
 
 
@@ -187,6 +187,6 @@ def _parsed(text: str, zone: tzinfo) -> float:
             continue
     raise NeedsOperator(
         f"older rows have {text!r} as the moment of their new column, which is none",
-        hint="do it by hand downstream, then track this DDL",
-        code=Code.SINK_DDL_MOMENT,
+        "do it by hand downstream, then track this DDL",
+        Code.SINK_DDL_MOMENT,
     )

@@ -82,7 +82,7 @@ class Patience:
         pause_s, is_retried = _PAUSE_S_MIN, False
         while True:
             if self.closing.is_set():
-                raise Retryable("the sink is closed", code=Code.CLOSED)
+                raise Retryable("the sink is closed", Code.CLOSED)
             began_s = time.monotonic()
             try:
                 made = attempt(is_retried)
@@ -101,13 +101,11 @@ class Patience:
             if time.monotonic() + pause_s > deadline_s:
                 raise Retryable(
                     f"{self._name}: {self.problem}, for {self._retry_s_max:.0f} s",
-                    code=Code.SINK_AWAY,
+                    Code.SINK_AWAY,
                 ) from failure
             log.warning("%s: %s; trying again", self._name, self.problem)
             if self.closing.wait(pause_s):
-                raise Retryable(
-                    "the sink was closed while it waited", code=Code.CLOSED
-                ) from failure
+                raise Retryable("the sink was closed while it waited", Code.CLOSED) from failure
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 

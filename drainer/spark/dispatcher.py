@@ -271,9 +271,9 @@ class Dispatcher:
     def _refuse(self, partition: int, version: str) -> None:
         self._refusal = NeedsOperator(
             f"Spark task {partition} runs Penstock {version}, this Drainer is {self._version}",
-            hint="the Drainer sends its code to the executors: remove what they find before it "
+            "the Drainer sends its code to the executors: remove what they find before it "
             "(PYTHONPATH, spark.executorEnv), or restart a Drainer that was updated as it ran",
-            code=Code.SPARK_VERSION,
+            Code.SPARK_VERSION,
         )
         log.error("refused: %s", self._refusal)
         self._joined.set()
@@ -337,7 +337,7 @@ class Dispatcher:
             unit.losses += 1
             if unit.losses >= _LOSSES_MAX and not unit.answer.done():
                 problem = f"{unit.losses} Spark tasks were lost while working on unit {unit.number}"
-                unit.answer.set_exception(NeedsOperator(problem, hint=_HINT, code=Code.SPARK_TASK))
+                unit.answer.set_exception(NeedsOperator(problem, _HINT, Code.SPARK_TASK))
             elif not unit.holders:
                 self._pending.appendleft(unit)
         self._dispatch()
@@ -350,8 +350,8 @@ def _failure(payload: bytes) -> NeedsOperator:
     )
     return NeedsOperator(
         f"SQL generation failed: {failure['problem']}",
-        hint=hint,
-        code=code_named(failure["code"]) or Code.DEFECT,
+        hint,
+        code_named(failure["code"]) or Code.DEFECT,
     )
 
 

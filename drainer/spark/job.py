@@ -186,7 +186,7 @@ class SparkJob:
         if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
             what, error = (
                 "the Spark JVM has ended",
-                Retryable(self._output.reason(), code=Code.SPARK_ENDED),
+                Retryable(self._output.reason(), Code.SPARK_ENDED),
             )
         why = f": {found}" if (found := _first_lines(error)) else ""
         log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._output.path)

@@ -78,9 +78,9 @@ def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
         return _of_package(folder)
     raise NeedsOperator(
         f"Spark needs Java {VERSION_MIN} or later; found {', '.join(seen) or 'none'}",
-        hint="apt-get install default-jre-headless, or install Penstock with the extra jre, or set"
+        "apt-get install default-jre-headless, or install Penstock with the extra jre, or set"
         " JAVA_HOME",
-        code=Code.JAVA,
+        Code.JAVA,
     )
 
 
@@ -213,7 +213,7 @@ class Jvm:
                     raise Retryable(
                         f"the JVM ended at its start with code {self._process.returncode}:"
                         f" {self._output.reason() or 'without a word'}",
-                        code=Code.SPARK_ENDED,
+                        Code.SPARK_ENDED,
                     )
                 time.sleep(_POLL_S)
             with info.open("rb") as file:

@@ -110,8 +110,8 @@ def _begin(after: int | str, name: str) -> int | Reached:
     if type(after) is not int or not NOW <= after < 1 << 63:
         raise NeedsOperator(
             f"nothing is after {after!r}",
-            hint="give BEGINNING, NOW, a commit_ts or a checkpoint",
-            code=Code.READER_MISUSED,
+            "give BEGINNING, NOW, a commit_ts or a checkpoint",
+            Code.READER_MISUSED,
         )
     return after
 
@@ -167,8 +167,8 @@ def _start(begin: int | Reached, cluster_id: int, oracle: Oracle, source: JobSou
             raise NeedsOperator(
                 f"the checkpoint is of cluster {begin.cluster_id}, and this etcd is that of cluster"
                 f" {cluster_id}",
-                hint="check the address of etcd, and whose checkpoint this is",
-                code=Code.CLUSTER_MISMATCH,
+                "check the address of etcd, and whose checkpoint this is",
+                Code.CLUSTER_MISMATCH,
             )
         return begin
     start_ts = oracle.get_ts() if begin == NOW else begin
@@ -183,8 +183,8 @@ def _spool_folder(wanted: str | Path | None, stack: AsyncExitStack) -> Path:
     except OSError as error:
         raise NeedsOperator(
             f"there is no place for large transactions: {error}",
-            hint="set spool_dir",
-            code=Code.PATH_UNUSABLE,
+            "set spool_dir",
+            Code.PATH_UNUSABLE,
         ) from error
     stack.push_async_callback(asyncio.to_thread, made.cleanup)
     return Path(made.name)
@@ -192,7 +192,7 @@ def _spool_folder(wanted: str | Path | None, stack: AsyncExitStack) -> Path:
 
 def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> NeedsOperator:
     """Return the error of a DDL; a reader has no downstream where a substitute could run."""
-    return NeedsOperator(f"DDL at {ts}: {error.problem}", hint=error.hint, code=error.code)
+    return NeedsOperator(f"DDL at {ts}: {error.problem}", error.hint, error.code)
 
 
 class ReaderFeed:

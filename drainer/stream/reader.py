@@ -68,8 +68,8 @@ class Cursor:
         if cluster_id != own or checkpoint.commit_ts > reached.commit_ts:
             raise NeedsOperator(
                 f"this reader has given nothing up to the checkpoint at {checkpoint.commit_ts}",
-                hint="acknowledge a checkpoint of this reader, once it is stored",
-                code=Code.READER_MISUSED,
+                "acknowledge a checkpoint of this reader, once it is stored",
+                Code.READER_MISUSED,
             )
         return checkpoint.commit_ts
 
@@ -82,7 +82,7 @@ class Cursor:
 
 def closed() -> NeedsOperator:
     return NeedsOperator(
-        "the reader is closed", hint="connect again, after the stored checkpoint", code=Code.CLOSED
+        "the reader is closed", "connect again, after the stored checkpoint", Code.CLOSED
     )
 
 

@@ -100,8 +100,8 @@ def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise NeedsOperator(
             f"{name!r} is no name for a reader",
-            hint="up to 100 letters, digits, dots, dashes and underscores, the first one no mark",
-            code=Code.READER_MISUSED,
+            "up to 100 letters, digits, dots, dashes and underscores, the first one no mark",
+            Code.READER_MISUSED,
         )
 
 
@@ -119,8 +119,8 @@ def take_name(registry: Registry, name: str, *, watched_s: float = WATCHED_S) ->
     if not found.is_reader:
         raise NeedsOperator(
             f"{name} is the name of the Drainer at {found.host}",
-            hint="give the reader another",
-            code=Code.NODE_ID_TAKEN,
+            "give the reader another",
+            Code.NODE_ID_TAKEN,
         )
     if found.state is not NodeState.READING or registry.silent().get(name) == found.update_ts:
         return True
@@ -139,6 +139,6 @@ def _taken(other: NodeStatus) -> NeedsOperator:
     machine = other.host.removeprefix(READER).rpartition(":")[0]
     return NeedsOperator(
         f"a reader on {machine} runs under the name {other.node_id}",
-        hint="stop it, or give this one another name",
-        code=Code.NODE_ID_TAKEN,
+        "stop it, or give this one another name",
+        Code.NODE_ID_TAKEN,
     )

@@ -54,8 +54,8 @@ class Reached(NamedTuple):
         if type(cluster_id) is not int:
             raise Malformed(
                 f"{text!r} is no checkpoint of a reader",
-                hint="hand back a `checkpoint` as it was; or give a commit_ts, as a number",
-                code=Code.READER_MISUSED,
+                "hand back a `checkpoint` as it was; or give a commit_ts, as a number",
+                Code.READER_MISUSED,
             )
         return cls(cluster_id, Checkpoint.from_fields(stored))
 
@@ -141,8 +141,8 @@ class Changes(Iterable[Change]):
         if spooled is not None and (self._is_gone or not spooled.path.exists()):
             raise NeedsOperator(
                 f"the changes of the large transaction {spooled.outline.commit_ts} are gone",
-                hint="read them before asking for what comes next",
-                code=Code.READER_MISUSED,
+                "read them before asking for what comes next",
+                Code.READER_MISUSED,
             )
         for part in self._parts():
             for changes in part:

@@ -84,8 +84,8 @@ class MarkTable(tuple[str, TableInfo]):
         if column is None:
             raise Malformed(
                 f"{MARK_SCHEMA}.{MARK_TABLE} has no column {_CHANNEL_COLUMN}",
-                hint="loop-back control reads it there: let a Drainer create the table",
-                code=Code.LOOPBACK_TABLE,
+                "loop-back control reads it there: let a Drainer create the table",
+                Code.LOOPBACK_TABLE,
             )
         made._channel_id, made._at = channel_id, column.offset
         made._codec = RowCodec(target[1])
@@ -283,15 +283,15 @@ def parse_merged(ts: int, payload: bytes) -> Any:
     except DecodeError as error:
         raise Malformed(
             f"undecodable binlog at commit_ts {ts}: {error}",
-            hint=hint,
-            code=Code.BINLOG_UNDECODABLE,
+            hint,
+            Code.BINLOG_UNDECODABLE,
         ) from error
     fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
     if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):
         raise Malformed(
             f"a Pump sent a binlog of type {binlog.tp} with commit_ts {binlog.commit_ts} as {ts}",
-            hint=hint,
-            code=Code.PULL_MALFORMED,
+            hint,
+            Code.PULL_MALFORMED,
         )
     return binlog
 
@@ -301,7 +301,7 @@ def _parsed(prewrite_value: bytes) -> Any:
         return pb.PrewriteValue.FromString(prewrite_value)
     except DecodeError as error:
         raise Malformed(
-            f"undecodable row changes: {error}", hint=_HINT, code=Code.BINLOG_UNDECODABLE
+            f"undecodable row changes: {error}", _HINT, Code.BINLOG_UNDECODABLE
         ) from error
 
 
@@ -389,8 +389,8 @@ def _in_sequence(mutation: Any) -> tuple[bytes, list[bytes]]:
         raise Malformed(
             f"table {mutation.table_id}: the sequence of {count} changes has {expected}"
             f" inserts, updates and deletes, the lists hold {held}",
-            hint=_HINT,
-            code=Code.BINLOG_UNDECODABLE,
+            _HINT,
+            Code.BINLOG_UNDECODABLE,
         )
     # Most transactions make one kind of change to a table: a list is then taken over whole.
     if expected[0] == count:

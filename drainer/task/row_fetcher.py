@@ -165,8 +165,8 @@ class Fetcher:
             except (KeyError, Corrupt) as error:
                 raise Malformed(
                     f"this task lacks the catalog {number}: {error}",
-                    hint="Drainer and Spark tasks must run the same version of Penstock",
-                    code=Code.SPARK_VERSION,
+                    "Drainer and Spark tasks must run the same version of Penstock",
+                    Code.SPARK_VERSION,
                 ) from error
             # The Drainer checks rules at its start, not after later DDL; nor does this.
             channel_id = self._settings.channel_id
@@ -219,10 +219,10 @@ class Fetcher:
             code, details = error.code(), error.details()
             problem = f"the Pump at {address} does not send what it has: {code.name}: {details}"
             if code in HINTS:
-                raise NeedsOperator(problem, hint=HINTS[code], code=Code.PULL_REFUSED) from error
+                raise NeedsOperator(problem, HINTS[code], Code.PULL_REFUSED) from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 raise NeedsOperator(
-                    problem, hint="set spark.payloads to driver", code=Code.PULL_REFUSED
+                    problem, "set spark.payloads to driver", Code.PULL_REFUSED
                 ) from error
             # The next try uses a new connection: backoff must not delay it.
             if (channel := self._channels.pop(address, None)) is not None:
@@ -244,6 +244,6 @@ def _next(call: Any) -> Any:
 def _disagrees(address: str, wanted_ts: int, found_ts: int) -> NeedsOperator:
     return NeedsOperator(
         f"the Pump at {address} sent commit_ts {found_ts} where {wanted_ts} was asked for",
-        hint="Pump and Drainer must run compatible versions",
-        code=Code.PULL_MALFORMED,
+        "Pump and Drainer must run compatible versions",
+        Code.PULL_MALFORMED,
     )

@@ -139,8 +139,8 @@ class Selection:
         if len(runs) > 1:
             raise NeedsOperator(
                 f"only a part of {job.query!r} is to run on tables that become one",
-                hint="change the downstream by hand, then track this DDL",
-                code=Code.FILTER_STOPS,
+                "change the downstream by hand, then track this DDL",
+                Code.FILTER_STOPS,
             )
         return self._routed(change)
 
@@ -280,7 +280,7 @@ def _nowhere(table_id: int, schema: str, name: str, cause: str) -> Screened:
 def _shared(place: str, change: SchemaChange) -> NeedsOperator:
     return NeedsOperator(
         f"{change.job.query!r} would touch {place} downstream, where other tables are routed too",
-        hint="do downstream by hand what is right for the others, then track this DDL; event rules"
+        "do downstream by hand what is right for the others, then track this DDL; event rules"
         " leave such DDL out for good",
-        code=Code.ROUTE_CONFLICT,
+        Code.ROUTE_CONFLICT,
     )

@@ -47,8 +47,8 @@ def undecodable(what: str, error: object) -> Malformed:
     """Return the error for a message between a Drainer and a task that cannot be decoded."""
     return Malformed(
         f"undecodable {what}: {error}",
-        hint="Drainer and Spark tasks must run the same version of Penstock",
-        code=Code.SPARK_VERSION,
+        "Drainer and Spark tasks must run the same version of Penstock",
+        Code.SPARK_VERSION,
     )
 
 

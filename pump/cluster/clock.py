@@ -67,7 +67,7 @@ class ClusterClock:
             if not self.is_set:
                 raise
             log.error("no timestamp: %s", error)
-            raise Retryable(str(error), code=error.code) from error
+            raise Retryable(str(error), error.code) from error
         self._last_ts, self._last_s = ts, self._monotonic_s()
         self.horizon_ts = ts + _AHEAD
         return ts
@@ -91,7 +91,7 @@ class ClusterClock:
         if not self._last_ts:
             raise Retryable(
                 "this Pump does not know the time yet: the oracle has not answered",
-                code=Code.ORACLE_AWAY,
+                Code.ORACLE_AWAY,
             )
         elapsed_ms = int((self._monotonic_s() - self._last_s) * 1000)
         return self._last_ts + (elapsed_ms << LOGICAL_BITS)

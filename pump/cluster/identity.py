@@ -68,9 +68,9 @@ def refuse_original(folder: Path) -> None:
     if any(folder.glob(_ORIGINAL_FILES)):
         raise NeedsOperator(
             f"{folder} holds the binlogs of a Pump of TiDB-Binlog, which cannot be read here",
-            hint="start with another, empty --data-dir and --node-id; that Pump is needed until it"
+            "start with another, empty --data-dir and --node-id; that Pump is needed until it"
             " has handed over what it holds: penstock ctl offline-pump",
-            code=Code.DATA_DIR_OTHER,
+            Code.DATA_DIR_OTHER,
         )
 
 
@@ -89,14 +89,14 @@ def kept_node_id(folder: Path, configured: str, address: str) -> str:
     if not name:
         raise NeedsOperator(
             f"{path} is empty, so no one knows which Pump this data belongs to",
-            hint="write the node id into it that `penstock ctl pumps` shows for this Pump",
-            code=Code.DATA_DIR_OTHER,
+            "write the node id into it that `penstock ctl pumps` shows for this Pump",
+            Code.DATA_DIR_OTHER,
         )
     if configured not in ("", name):
         raise NeedsOperator(
             f"{folder} belongs to pump {name}, not to {configured}",
-            hint="leave --node-id away, or use another --data-dir",
-            code=Code.DATA_DIR_OTHER,
+            "leave --node-id away, or use another --data-dir",
+            Code.DATA_DIR_OTHER,
         )
     return name
 
@@ -117,8 +117,8 @@ def kept_disk_id(folder: Path) -> str:
     if not _DISK_ID.fullmatch(kept):
         raise NeedsOperator(
             f"{path} is {kept!r}, which is no disk id, so no one knows whether this copy is listed",
-            hint=f"write the id into it that the key {LOGS}<node id> in etcd has for this disk",
-            code=Code.DATA_DIR_OTHER,
+            f"write the id into it that the key {LOGS}<node id> in etcd has for this disk",
+            Code.DATA_DIR_OTHER,
         )
     return kept.decode().strip()
 
@@ -154,8 +154,8 @@ def former_since(folder: Path) -> int | None:
         raise NeedsOperator(
             f"{path} is {kept!r}, which is no epoch, so no one knows whether this log is the listed"
             " one",
-            hint=f"write the number into it that the key {LOGS}<node id> in etcd has as since",
-            code=Code.DATA_DIR_OTHER,
+            f"write the number into it that the key {LOGS}<node id> in etcd has as since",
+            Code.DATA_DIR_OTHER,
         )
     return int(kept)
 
@@ -175,9 +175,9 @@ def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
     elif kept_disk_id(folder) != disk:
         raise NeedsOperator(
             f"{folder} is a copy on another disk, {kept_disk_id(folder)}",
-            hint="was the data folder put together from those of two machines? move this folder"
+            "was the data folder put together from those of two machines? move this folder"
             " out of it; the log's primary makes another copy",
-            code=Code.DATA_DIR_OTHER,
+            Code.DATA_DIR_OTHER,
         )
 
 
@@ -190,9 +190,9 @@ def refuse_copy(folder: Path) -> None:
     if (folder / _COPY_FILE).exists():
         raise NeedsOperator(
             f"{folder} is a copy of a log, on the disk of another Pump",
-            hint="start the Pump whose data folder it is in; that one serves the log by itself when"
+            "start the Pump whose data folder it is in; that one serves the log by itself when"
             " it is needed",
-            code=Code.DATA_DIR_OTHER,
+            Code.DATA_DIR_OTHER,
         )
 
 
@@ -210,9 +210,9 @@ def refuse_other_cluster(folder: Path, cluster_id: int) -> None:
         raise NeedsOperator(
             f"{folder} holds binlogs of cluster {kept or '?'}, but etcd is that of cluster"
             f" {cluster_id}",
-            hint="check --etcd-urls and --data-dir; if etcd lost its data, put the id back before"
+            "check --etcd-urls and --data-dir; if etcd lost its data, put the id back before"
             f" any node starts: etcdctl put {CLUSTER_ID_KEY} {kept or '<id>'}",
-            code=Code.CLUSTER_MISMATCH,
+            Code.CLUSTER_MISMATCH,
         )
 
 
@@ -257,8 +257,8 @@ def begin_run(registry: Registry, node_id: str, held: Held) -> None:
 def _not_the_last(node_id: str, held: Held, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"the data folder {held.folder} is not the one that pump {node_id} wrote last: {why}",
-        hint="start it with its newest folder, or with another --node-id if a second process runs"
+        "start it with its newest folder, or with another --node-id if a second process runs"
         f" as this Pump; if that folder is lost, `penstock ctl lost-pump {node_id}"
         " --accept-loss-after 0` shows what it held",
-        code=Code.LOG_OLDER,
+        Code.LOG_OLDER,
     )

@@ -291,15 +291,15 @@ class Membership:
                     raise Retryable(
                         f"the Pump {self._node_id} at {other.host} does not answer, but was heard"
                         " of a moment ago (wait until it is taken for dead, or stop it)",
-                        code=Code.NODE_ID_TAKEN,
+                        Code.NODE_ID_TAKEN,
                     ) from error
                 return
         is_us = status.details["instance"] == self._identity.instance  # At our former address.
         if status.node_id == self._node_id and not is_us:
             raise NeedsOperator(
                 f"a Pump at {other.host} already has the node id {self._node_id}",
-                hint="give this one another --node-id, and remove .node from its data-dir",
-                code=Code.NODE_ID_TAKEN,
+                "give this one another --node-id, and remove .node from its data-dir",
+                Code.NODE_ID_TAKEN,
             )
 
     async def _notify_drainers(self) -> None:
@@ -356,7 +356,7 @@ async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
             except grpc.RpcError as error:
                 if left_s < _RETRY_S:
                     raise Retryable(
-                        _not_notified(drainer, error), code=Code.DRAINER_NOT_NOTIFIED
+                        _not_notified(drainer, error), Code.DRAINER_NOT_NOTIFIED
                     ) from error
                 await asyncio.sleep(_RETRY_S)
 

@@ -80,7 +80,7 @@ class Database:
     def settle(self, key: bytes, start_ts: int, *, fence: bool) -> int | None:
         """Settle as `outbox.settle` does; raise `Retryable` if the database does not answer."""
         if time.monotonic() < self._away_until_s:
-            raise Retryable(self._away_because, code=Code.RESOLVER_AWAY)
+            raise Retryable(self._away_because, Code.RESOLVER_AWAY)
         connection = None
         try:
             connection = self._take()
@@ -118,12 +118,12 @@ class Database:
         if is_locked(error):
             return Retryable(
                 f"the writer has its outbox row in {self.name} locked: {error}",
-                code=Code.RESOLVER_AWAY,
+                Code.RESOLVER_AWAY,
             )
         self._away_because = f"the database {self.name} does not answer: {error}"
         self._away_until_s = time.monotonic() + _AWAY_S
         self._drop_idle()  # Connections to a server that is gone are useless.
-        return Retryable(self._away_because, code=Code.RESOLVER_AWAY)
+        return Retryable(self._away_because, Code.RESOLVER_AWAY)
 
     def _drop_idle(self) -> None:
         while True:
@@ -162,12 +162,12 @@ class SqlResolver:
         if entry is None:
             raise NeedsOperator(
                 f"this Pump does not know where the outbox {name!r} is",
-                hint=f"add {name}=URL to resolver.url",
-                code=Code.RESOLVER_OUTBOX,
+                f"add {name}=URL to resolver.url",
+                Code.RESOLVER_OUTBOX,
             )
         if entry.waiting >= _WAITING_MAX:
             raise Retryable(
-                f"too many questions to the database {entry.database.name}", code=Code.RESOLVER_AWAY
+                f"too many questions to the database {entry.database.name}", Code.RESOLVER_AWAY
             )
         entry.waiting += 1
         try:
@@ -199,8 +199,8 @@ def databases(config: ResolverConfig) -> dict[str, Database]:
         if name in found:
             raise NeedsOperator(
                 f"resolver.url names the outbox {name!r} twice",
-                hint="give each a name: name=URL",
-                code=Code.URL_INVALID,
+                "give each a name: name=URL",
+                Code.URL_INVALID,
             )
         shown, connect = opener(url, timeout_s=config.timeout_s)
         found[name] = Database(f"{name} at {shown}" if name else shown, config.table, connect)
@@ -230,15 +230,13 @@ def opener(url: str, *, timeout_s: float) -> tuple[str, Connect]:
     except ValueError as error:
         # The URL itself may hold a password and is not repeated.
         raise NeedsOperator(
-            f"resolver.url is unreadable: {error}", hint=_HINT, code=Code.URL_INVALID
+            f"resolver.url is unreadable: {error}", _HINT, Code.URL_INVALID
         ) from error
     if parts.scheme == "sqlite":
         return _sqlite(parts, timeout_s)
     if parts.scheme == "mysql":
         return _mysql(parts, timeout_s)
-    raise NeedsOperator(
-        f"resolver.url has the scheme {parts.scheme!r}", hint=_HINT, code=Code.URL_INVALID
-    )
+    raise NeedsOperator(f"resolver.url has the scheme {parts.scheme!r}", _HINT, Code.URL_INVALID)
 
 
 def is_locked(error: Exception) -> bool:
@@ -251,7 +249,7 @@ def is_locked(error: Exception) -> bool:
 def _sqlite(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path:
-        raise NeedsOperator("resolver.url names no file", hint=_HINT, code=Code.URL_INVALID)
+        raise NeedsOperator("resolver.url names no file", _HINT, Code.URL_INVALID)
     # A missing file must not be created: an empty database would fence everything.
     uri = f"file:{quote(str(Path(path).absolute()))}?mode=rw"
 
@@ -270,15 +268,15 @@ def _mysql(parts: SplitResult, timeout_s: float) -> tuple[str, Connect]:
     except ImportError as error:
         raise NeedsOperator(
             "resolver.url is a MySQL's, and PyMySQL is not installed",
-            hint="install Penstock with the extra mysql",
-            code=Code.PACKAGE_MISSING,
+            "install Penstock with the extra mysql",
+            Code.PACKAGE_MISSING,
         ) from error
     asked = dict(parse_qsl(parts.query))
     unknown = asked.keys() - _TLS.keys()
     schema = unquote(parts.path).strip("/")
     if unknown or not schema or not parts.hostname:
         wrong = f"has an unknown option {unknown.pop()!r}" if unknown else "names no host or schema"
-        raise NeedsOperator(f"resolver.url {wrong}", hint=_HINT, code=Code.URL_INVALID)
+        raise NeedsOperator(f"resolver.url {wrong}", _HINT, Code.URL_INVALID)
     host, port = parts.hostname, parts.port or 3306
     options: dict[str, Any] = {_TLS[key]: value for key, value in asked.items()}
 

@@ -161,7 +161,7 @@ class TikvResolver:
         if found.state is State.ABSENT:
             raise Retryable(
                 "TiKV was asked to leave a rollback record, and has left none",
-                code=Code.TIKV_ANSWER,
+                Code.TIKV_ANSWER,
             )
         return _resolution(found, start_ts, now_ts)
 

@@ -156,7 +156,7 @@ def claim(
             if chain.links[0].epoch < found[0].since:
                 raise PreviousLog(node_id, found)
             if foreign(found[0], chain.links) is not None:
-                raise Retryable(f"{LOGS}{node_id} was put back", code=Code.LOG_PUT_BACK)
+                raise Retryable(f"{LOGS}{node_id} was put back", Code.LOG_PUT_BACK)
             actions = attempt.entry_seen(*found)
     if attempt.won is None:
         raise Fenced(node_id, _read(entries, node_id))
@@ -174,7 +174,7 @@ def reinitialise(
     entry, revision = found
     again = entry.begun_again(own, wanted.copies, wanted.copies_min)
     if entries.swap(node_id, revision, again) is None:
-        raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_DISPLACED)
+        raise Retryable(f"{LOGS}{node_id} has changed", Code.LOG_DISPLACED)
     _relisted()
     return again
 
@@ -208,10 +208,10 @@ def refuse_gone(
         problem += f"; not seen: {', '.join(missing.named())}"
     raise NeedsOperator(
         f"etcd lists epoch {entry.epoch} of the log of {node_id} on {places}, but {problem}",
-        hint="was etcd restored from a backup? Copies are deleted once every Drainer has the log."
+        "was etcd restored from a backup? Copies are deleted once every Drainer has the log."
         f" If every Drainer had it, begin a new log: {_adopt_command(node_id, own, epoch)}"
         f" --empty. What a Drainer lacks of the old one is lost then.{others}",
-        code=Code.LOG_PUT_BACK,
+        Code.LOG_PUT_BACK,
     )
 
 
@@ -302,7 +302,7 @@ def refuse_other_history(
         all_seen = [Seen(own, tuple(chain.links)), *seen]
         _raise_put_back(node_id, entry, verdict, all_seen, missing)
     elif entries.swap(node_id, revision, verdict.adopted) is None:
-        raise Retryable(f"{LOGS}{node_id} has changed", code=Code.LOG_PUT_BACK)
+        raise Retryable(f"{LOGS}{node_id} has changed", Code.LOG_PUT_BACK)
     else:
         log.warning(
             "%s%s was put back to epoch %d; this disk has all that any disk has, and continues the"
@@ -323,13 +323,13 @@ def _raise_put_back(
         raise Retryable(
             f"{verdict.waits}. Start the Pumps that are down.{gone if keys else ''}"
             f" To decide without them: {commands}",
-            code=Code.LOG_PUT_BACK,
+            Code.LOG_PUT_BACK,
         )
     raise NeedsOperator(
         verdict.refuses,
-        hint="was etcd or a data folder restored from a backup? Back up the folders of these disks,"
+        "was etcd or a data folder restored from a backup? Back up the folders of these disks,"
         f" then choose the history that continues: {commands}",
-        code=Code.LOG_PUT_BACK,
+        Code.LOG_PUT_BACK,
     )
 
 
@@ -434,9 +434,9 @@ def _older(node_id: str, own: Copy, chain: Chain, entry: LogEntry, proof: str) -
     return NeedsOperator(
         f"the {what} on disk {own.disk} is older than the log: it ends with segment {last.number}"
         f" of epoch {last.epoch} at offset {last.end}, but {proof}",
-        hint=f"{remedy}. If no other disk has the log any more, continue with what is here and lose"
+        f"{remedy}. If no other disk has the log any more, continue with what is here and lose"
         f" what is missing: {_adopt(node_id, own, chain, max(entry.epoch, last.epoch))}",
-        code=Code.LOG_OLDER,
+        Code.LOG_OLDER,
     )
 
 
@@ -448,9 +448,9 @@ def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wante
         if epoch > 0:
             raise NeedsOperator(
                 f"{LOGS}{node_id} is not in etcd, but this log was copied in epoch {epoch}",
-                hint="is this the cluster's etcd? if its data is lost, name the disk that continues"
+                "is this the cluster's etcd? if its data is lost, name the disk that continues"
                 f" the log, the one with the highest epoch: {_adopt(node_id, own, chain, epoch)}",
-                code=Code.LOG_ENTRY_GONE,
+                Code.LOG_ENTRY_GONE,
             )
         if wanted.copies == 1:
             return False
@@ -458,9 +458,9 @@ def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wante
             raise NeedsOperator(
                 f"the last segment of this log has {chain.end.offset} bytes, and one with copies"
                 f" less than {SEGMENT_BYTES_END}",
-                hint="start it with copies = 1 and a smaller storage.segment-bytes-max, until"
+                "start it with copies = 1 and a smaller storage.segment-bytes-max, until"
                 " writers have begun the next segment",
-                code=Code.SETTING_VALUE,
+                Code.SETTING_VALUE,
             )
         entry = LogEntry(
             epoch=0,
@@ -481,5 +481,5 @@ def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wante
 def _read(entries: LogEntries, node_id: str) -> Found:
     found = entries.read(node_id)
     if found is None:
-        raise Retryable(f"{LOGS}{node_id} is gone from etcd", code=Code.LOG_ENTRY_GONE)
+        raise Retryable(f"{LOGS}{node_id} is gone from etcd", Code.LOG_ENTRY_GONE)
     return found

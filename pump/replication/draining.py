@@ -235,8 +235,8 @@ class Moving:
             others = {d.pump for d in self._peers.disks.values()} - {entry.primary.pump}
             raise NeedsOperator(
                 f"there is no pump {to!r} that takes copies of logs now",
-                hint=f"those that do: {', '.join(sorted(others - {self._node_id})) or 'none'}",
-                code=Code.NODE_UNKNOWN,
+                f"those that do: {', '.join(sorted(others - {self._node_id})) or 'none'}",
+                Code.NODE_UNKNOWN,
             )
         if disk.is_draining:
             raise self._refusal(
@@ -279,9 +279,7 @@ class Moving:
                 )
 
     def _refusal(self, problem: str, hint: str) -> NeedsOperator:
-        return NeedsOperator(
-            f"the log of {self._node_id} {problem}", hint=hint, code=Code.NODE_STATE
-        )
+        return NeedsOperator(f"the log of {self._node_id} {problem}", hint, Code.NODE_STATE)
 
     # The steps of a move.
 

@@ -283,10 +283,10 @@ class Failovers:
             raise NeedsOperator(
                 f"it cannot take over: {self._copies.folder(node_id)} has {has}, and segment"
                 f" {entry.needed} is needed",
-                hint="put back what was deleted there; or start another Pump that etcd lists for"
+                "put back what was deleted there; or start another Pump that etcd lists for"
                 f" the log, or {node_id} itself: if no disk has all of it, {node_id} names the"
                 " disks that can continue the log",
-                code=Code.LOG_OLDER,
+                Code.LOG_OLDER,
             )
 
     async def _look_after(self, node_id: str) -> None:

@@ -153,7 +153,7 @@ class PeerDisk:
                     break
         except (CallFailed, DecodeError, OSError) as error:
             text = error.details() if isinstance(error, CallFailed) else str(error)
-            failed = Retryable(f"pump {self._disk.pump}: {text}", code=Code.BYTES_NOT_HERE)
+            failed = Retryable(f"pump {self._disk.pump}: {text}", Code.BYTES_NOT_HERE)
             if self._channel is None:  # Not connected: do not wait for it again.
                 self._failed = failed
             raise failed from error

@@ -99,7 +99,7 @@ class ReplicaLog:
     def put_back(self, segment: Segment, patch: Patch) -> None:
         """Write frames in their place again; raises `Retryable` if that is impossible now."""
         if self._log is None:
-            raise Retryable(f"{self.folder} is not open", code=Code.COPY_NOT_FOLLOWED)
+            raise Retryable(f"{self.folder} is not open", Code.COPY_NOT_FOLLOWED)
         self._log.put_back(segment, patch)
 
     def answer(self, request: Ask | Append, data: bytes) -> Answer:
@@ -212,6 +212,6 @@ def _check(request: Append, data: bytes) -> None:
     if problem:
         raise Malformed(
             f"a copy was sent {problem}",
-            hint="the primary has a defect, or is a newer Penstock",
-            code=Code.COPY_MALFORMED,
+            "the primary has a defect, or is a newer Penstock",
+            Code.COPY_MALFORMED,
         )

@@ -139,7 +139,7 @@ async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         except TimeoutError as error:
             raise Retryable(
                 f"no piece of the segment came for {_SILENCE_S_MAX:.0f} s",
-                code=Code.COPY_NOT_FOLLOWED,
+                Code.COPY_NOT_FOLLOWED,
             ) from error
         except DecodeError as error:
             raise undecodable(pb.PrependPiece, data, error) from error

@@ -119,7 +119,7 @@ class _Replica:
         except NeedsOperator as error:
             raise Retryable(
                 f"the copy of {self.node_id} is in use: {error.problem}",
-                code=Code.COPY_NOT_FOLLOWED,
+                Code.COPY_NOT_FOLLOWED,
             ) from error
         try:
             mark(self.folder)
@@ -265,7 +265,7 @@ class Replicas:
                 return None
             if self._epoch_listed(name.node_id) is None:
                 raise Retryable(
-                    f"etcd lists no copies of a log of {name.node_id}", code=Code.COPY_NOT_FOLLOWED
+                    f"etcd lists no copies of a log of {name.node_id}", Code.COPY_NOT_FOLLOWED
                 )
             copy = self._add(name.node_id)
         if refusal := self._heard(copy, request.epoch):
@@ -451,15 +451,15 @@ class Replicas:
         if name.cluster_id != self._cluster_id:
             raise NeedsOperator(
                 f"a copy for cluster {name.cluster_id} is asked of a Pump of {self._cluster_id}",
-                hint="check --etcd-urls of the Pump that asks",
-                code=Code.CLUSTER_MISMATCH,
+                "check --etcd-urls of the Pump that asks",
+                Code.CLUSTER_MISMATCH,
             )
         if name.disk != self._disk:
             raise NeedsOperator(
                 f"{name.node_id} asks for its copy on disk {name.disk}, but this is {self._disk}",
-                hint="the data folder was replaced, and what it held is not here; the Pump that"
+                "the data folder was replaced, and what it held is not here; the Pump that"
                 " asks takes that disk off its list",
-                code=Code.COPY_OTHER_DISK,
+                Code.COPY_OTHER_DISK,
             )
 
     def _asked(self, name: Name) -> _Replica | None:
@@ -468,14 +468,14 @@ class Replicas:
         if not self.is_taken(name.node_id):
             raise NeedsOperator(
                 f"a copy of the log of {name.node_id} is asked of that Pump, which may have it",
-                hint="its disk has a log of that name already; the Pump that asks takes another",
-                code=Code.COPY_OTHER_DISK,
+                "its disk has a log of that name already; the Pump that asks takes another",
+                Code.COPY_OTHER_DISK,
             )
         if not name.node_id:
             raise Malformed(
                 "a copy is asked for without the node id of its Pump",
-                hint="the Pump that asks has a defect, or is a newer Penstock",
-                code=Code.COPY_MALFORMED,
+                "the Pump that asks has a defect, or is a newer Penstock",
+                Code.COPY_MALFORMED,
             )
         copy = self._copies.get(name.node_id)
         if self._is_closed or (copy is not None and copy.is_closed):
@@ -496,7 +496,7 @@ class Replicas:
             raise Retryable(
                 f"a primary of epoch {epoch} asks for the copy of {copy.node_id}, but etcd lists"
                 f" epoch {listed}",
-                code=Code.COPY_NOT_FOLLOWED,
+                Code.COPY_NOT_FOLLOWED,
             )
         copy.heard_s = self._clock()
         return None
@@ -511,7 +511,7 @@ class Replicas:
         if copy.waiting >= _WAITING_MAX:
             raise Retryable(
                 f"{copy.waiting} requests for the copy of {copy.node_id} wait for its disk",
-                code=Code.COPY_NOT_FOLLOWED,
+                Code.COPY_NOT_FOLLOWED,
             )
 
         def followed() -> Answer:
@@ -537,7 +537,7 @@ class Replicas:
             )
             return work()
         except OSError as error:
-            raise Retryable(f"{copy.folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
+            raise Retryable(f"{copy.folder}: {error}", Code.LOG_WRITE_FAILED) from error
 
 
 def _note_done(copy: _Replica, done: asyncio.Future[_Result]) -> None:
@@ -552,7 +552,7 @@ def _note_done(copy: _Replica, done: asyncio.Future[_Result]) -> None:
 def _not_followed(node_id: str) -> Retryable:
     return Retryable(
         f"the copy of {node_id} is not followed now: this Pump stops, or another one may run on it",
-        code=Code.COPY_NOT_FOLLOWED,
+        Code.COPY_NOT_FOLLOWED,
     )
 
 
@@ -566,7 +566,7 @@ def _read(paths: Sequence[Path], wanted: Stretch) -> bytes:
             return Salvaged(file).read(wanted.offset, wanted.length)
         finally:
             file.close()
-    raise Retryable(f"segment {wanted.segment} is not on this disk", code=Code.BYTES_NOT_HERE)
+    raise Retryable(f"segment {wanted.segment} is not on this disk", Code.BYTES_NOT_HERE)
 
 
 def _edges(folder: Path) -> bytes:

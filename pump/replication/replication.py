@@ -357,9 +357,7 @@ class Replication:
         try:
             forget_former(self._config.data_dir)
         except OSError as error:
-            raise Retryable(
-                f"{self._config.data_dir}: {error}", code=Code.LOG_WRITE_FAILED
-            ) from error
+            raise Retryable(f"{self._config.data_dir}: {error}", Code.LOG_WRITE_FAILED) from error
 
     def _unseen(self, seen: Iterable[str]) -> Unseen:
         states = {pump.node_id: pump.state for pump in self._registry.list(NodeKind.PUMP)}
@@ -456,7 +454,7 @@ class Replication:
             try:
                 note_former(folder, entry.since)
             except OSError as error:
-                raise Retryable(f"{folder}: {error}", code=Code.LOG_WRITE_FAILED) from error
+                raise Retryable(f"{folder}: {error}", Code.LOG_WRITE_FAILED) from error
         self.followed.takes_own = True
 
     def reinitialise(self, entry: LogEntry) -> None:
@@ -475,9 +473,7 @@ class Replication:
             forget_former(folder)
         except OSError as error:
             room = f"; no one needs what is in {fenced}" if fenced.exists() else ""
-            raise Retryable(
-                f"{folder}: {error.strerror}{room}", code=Code.LOG_WRITE_FAILED
-            ) from error
+            raise Retryable(f"{folder}: {error.strerror}{room}", Code.LOG_WRITE_FAILED) from error
         log.warning(
             "pump %s begins again in epoch %d; what it had before is in %s, and in every Drainer",
             *(self._node_id, entry.since, fenced),

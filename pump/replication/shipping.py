@@ -267,7 +267,7 @@ class Shipping:
     def check(self) -> None:
         if not self.are_enough:
             code = Code.LOG_WRITE_FAILED if self._is_stuck else Code.TOO_FEW_COPIES
-            raise Retryable(self.problem(), code=code)
+            raise Retryable(self.problem(), code)
 
     def problem(self) -> str:
         entry = self.entry

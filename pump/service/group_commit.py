@@ -198,7 +198,7 @@ class GroupCommit:
         if self._queued_bytes >= self._queue_bytes_max:
             overloaded = Retryable(
                 f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written",
-                code=Code.PUMP_OVERLOADED,
+                Code.PUMP_OVERLOADED,
             )
             self._counters.refuse(overloaded)
             raise overloaded

@@ -138,8 +138,8 @@ def listen(server: Any, config: PumpConfig, security: Security) -> int:
     except (RuntimeError, OSError) as error:
         raise NeedsOperator(
             f"cannot listen on {config.addr}: {error}",
-            hint="is another process there? choose another --addr",
-            code=Code.ADDRESS_TAKEN,
+            "is another process there? choose another --addr",
+            Code.ADDRESS_TAKEN,
         ) from error
 
 

@@ -135,7 +135,7 @@ class LargeWrites:
         if len(others) >= STREAMS_MAX:
             error = Retryable(
                 f"the Pump is overloaded: {STREAMS_MAX} large transactions are being written",
-                code=Code.PUMP_OVERLOADED,
+                Code.PUMP_OVERLOADED,
             )
         else:
             try:

@@ -121,7 +121,7 @@ class Pulls:
         loop, fetch = asyncio.get_running_loop(), self._storage.stream.fetch
         while wanted:
             if self._closed:
-                raise Retryable("the Pump is closing", code=Code.CLOSED)
+                raise Retryable("the Pump is closing", Code.CLOSED)
             try:
                 pulled = await loop.run_in_executor(
                     self._threads, fetch, wanted, self._batch_bytes_max
@@ -144,7 +144,7 @@ class Pulls:
         chunk = b"-"
         while chunk:
             if self._closed:
-                raise Retryable("the Pump is closing", code=Code.CLOSED)
+                raise Retryable("the Pump is closing", Code.CLOSED)
             try:
                 chunk = await loop.run_in_executor(self._threads, next, chunks, b"")
             except (PenstockError, OSError) as error:

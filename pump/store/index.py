@@ -315,7 +315,7 @@ def _errors(path: Path) -> Iterator[None]:
     except plyvel.Error as error:
         text = str(error)
         if not isinstance(error, plyvel.CorruptionError) and not _OF_FILES.search(text):
-            raise Retryable(f"the index {path}: {error}", code=Code.DISK_FAILING) from error
+            raise Retryable(f"the index {path}: {error}", Code.DISK_FAILING) from error
         with contextlib.suppress(OSError):
             (path / _DAMAGED).touch(mode=0o600)
         what = f"the index is damaged: {error} (restart the Pump: it builds the index from the log)"

@@ -261,10 +261,10 @@ def _check_own(folder: Path, index: Index, segments: Segments) -> None:
             raise NeedsOperator(
                 f"the index in {folder} says that binlog {ts} is at {position.offset} of"
                 f" {segment_name(position.segment)}, and that is another one",
-                hint=f"{INDEX_FOLDER} or log was put there from another folder, or from another"
+                f"{INDEX_FOLDER} or log was put there from another folder, or from another"
                 f" time. Put it back; or, if log is right, remove {INDEX_FOLDER}: the Pump builds"
                 " it from the log",
-                code=Code.DATA_DIR_OTHER,
+                Code.DATA_DIR_OTHER,
             )
 
 
@@ -284,8 +284,8 @@ def lock_folder(folder: Path) -> int:
         os.close(descriptor)
         raise NeedsOperator(
             f"another process has {folder} open",
-            hint="two Pumps cannot share a data folder",
-            code=Code.NODE_ID_TAKEN,
+            "two Pumps cannot share a data folder",
+            Code.NODE_ID_TAKEN,
         ) from error
     return descriptor
 

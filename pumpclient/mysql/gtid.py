@@ -99,8 +99,8 @@ class MysqlGtidSet:
             if not numbered:
                 raise Malformed(
                     f"{part.strip()!r} has no transaction numbers",
-                    hint=_MYSQL_HINT,
-                    code=Code.POSITION_INVALID,
+                    _MYSQL_HINT,
+                    Code.POSITION_INVALID,
                 )
         return found
 
@@ -182,7 +182,7 @@ def _uuid(text: str) -> UUID:
             return UUID(text)
         except ValueError:
             pass
-    raise Malformed(f"{text!r} is no server uuid", hint=_MYSQL_HINT, code=Code.POSITION_INVALID)
+    raise Malformed(f"{text!r} is no server uuid", _MYSQL_HINT, Code.POSITION_INVALID)
 
 
 def _interval(text: str) -> Interval:
@@ -194,8 +194,8 @@ def _interval(text: str) -> Interval:
             return first, last + 1
     raise Malformed(
         f"{text!r} is no transaction number or range of them",
-        hint=_MYSQL_HINT,
-        code=Code.POSITION_INVALID,
+        _MYSQL_HINT,
+        Code.POSITION_INVALID,
     )
 
 
@@ -251,14 +251,14 @@ def decode_sids(data: bytes) -> MysqlGtidSet:
     except (struct.error, IndexError, ValueError) as error:
         raise Malformed(
             f"undecodable GTID set of {len(data)} bytes: {error}",
-            hint=_BINARY_HINT,
-            code=Code.POSITION_INVALID,
+            _BINARY_HINT,
+            Code.POSITION_INVALID,
         ) from error
     if end != len(data):
         raise Malformed(
             f"{len(data) - end} bytes too many after a GTID set",
-            hint=_BINARY_HINT,
-            code=Code.POSITION_INVALID,
+            _BINARY_HINT,
+            Code.POSITION_INVALID,
         )
     return found
 
@@ -307,15 +307,13 @@ class MariadbGtid(NamedTuple):
         """Parse an id; raise `Malformed` if `text` is not one."""
         found = _MARIADB_GTID.fullmatch(text.strip())
         if found is None:
-            raise Malformed(
-                f"{text!r} is no MariaDB GTID", hint=_MARIADB_HINT, code=Code.POSITION_INVALID
-            )
+            raise Malformed(f"{text!r} is no MariaDB GTID", _MARIADB_HINT, Code.POSITION_INVALID)
         domain, server, sequence = map(int, found.groups())
         if domain >= _U32_END or server >= _U32_END or sequence >= _U64_END:
             raise Malformed(
                 f"{text!r} has a number that is too large",
-                hint=_MARIADB_HINT,
-                code=Code.POSITION_INVALID,
+                _MARIADB_HINT,
+                Code.POSITION_INVALID,
             )
         return cls(domain, server, sequence)
 

@@ -101,11 +101,9 @@ class Journal:
             # Half a line would be taken for damage once other lines follow it.
             os.ftruncate(self._file, self._size)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise Retryable(
-                    f"{self._path}: {error.strerror}", code=Code.PATH_UNUSABLE
-                ) from error
+                raise Retryable(f"{self._path}: {error.strerror}", Code.PATH_UNUSABLE) from error
             raise NeedsOperator(
-                f"{self._path}: {error.strerror}", hint=_DISK_HINT, code=Code.PATH_UNUSABLE
+                f"{self._path}: {error.strerror}", _DISK_HINT, Code.PATH_UNUSABLE
             ) from error
         self._size += len(data)
 
@@ -172,9 +170,9 @@ def _commit(session: Session, pump: Pump, group: OpenGroup) -> None:
         raise NeedsOperator(
             f"pump {pump.node_id} has rolled back {len(refused)} of {len(failures)} transactions"
             f" from {group.start_ts[0]} on, the others are committed",
-            hint="the source was down for longer than the Pump's txn-timeout-s. Remove the journal;"
+            "the source was down for longer than the Pump's txn-timeout-s. Remove the journal;"
             " Drainers stop before the later ones with PS-6015, which says how to go on",
-            code=Code.COMMIT_ORDER_BROKEN,
+            Code.COMMIT_ORDER_BROKEN,
         )
     options = session.options
     for payload, start_ts, failure in zip(payloads, group.start_ts, failures, strict=True):

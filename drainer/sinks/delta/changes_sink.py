@@ -215,7 +215,7 @@ def as_columns(rows: pa.Table, wanted: pa.Schema, place: Place) -> pa.Table:
     if found:
         raise NeedsOperator(
             f"the Delta table of upstream's {text_of(place)} has no column {next(iter(found))!r}",
-            hint="put the table back as it was; nothing was appended",
-            code=Code.DELTA_TABLE,
+            "put the table back as it was; nothing was appended",
+            Code.DELTA_TABLE,
         )
     return pa.Table.from_arrays(made, schema=wanted)

@@ -150,8 +150,8 @@ class Lake:
                 return
             raise NeedsOperator(
                 f"{self.path(place)} is there before upstream's table {text_of(place)} is made",
-                hint="move it away; or use another folder",
-                code=Code.DELTA_TABLE,
+                "move it away; or use another folder",
+                Code.DELTA_TABLE,
             )
         path = self.path(place)
         path.mkdir(parents=True, exist_ok=True)
@@ -181,11 +181,11 @@ class Lake:
                 f"the Delta table {self.path(place)} is at version {version} and has changes up to"
                 f" {through}, and the lake's checkpoint is at {after_ts}: a table without a key"
                 " would get rows twice",
-                hint=f"if {OWN} was restored from a backup, restore the whole folder; if settings"
+                f"if {OWN} was restored from a backup, restore the whole folder; if settings"
                 " of the Drainer changed, put them back. Or bring its rows back by RESTORE to the"
                 f" version that {OWN}/versions has for the checkpoint, and add"
                 f" accept={text_of(place)}@<its version> to the sink's URL",
-                code=Code.DELTA_TABLE,
+                Code.DELTA_TABLE,
             )
 
     def commit(self, place: Place, commit_ts: int | None, work: Work) -> None:
@@ -205,8 +205,8 @@ class Lake:
             raise NeedsOperator(
                 f"there is no Delta table in {self.path(place)}, which upstream's"
                 f" {text_of(place)} goes into",
-                hint="put it back as it was; or begin with an empty folder",
-                code=Code.DELTA_TABLE,
+                "put it back as it was; or begin with an empty folder",
+                Code.DELTA_TABLE,
             )
         table, watch = self._open.get(place), self._watch(place)
         is_same = watch.is_same()
@@ -274,10 +274,10 @@ class Lake:
         return NeedsOperator(
             f"somebody else changed the Delta table {self.path(place)}: it is at version {now}, and"
             f" the last one of this cluster is {known}, which is not in its log or is another one",
-            hint=f"bring its rows back by RESTORE to version {known}, or put the folder back; then,"
+            f"bring its rows back by RESTORE to version {known}, or put the folder back; then,"
             f" or if they are right as they are, add accept={text_of(place)}@<its version> to the"
             " sink's URL, and keep others from writing there",
-            code=Code.DELTA_TABLE,
+            Code.DELTA_TABLE,
         )
 
     def _are_ours(self, table: DeltaTable, count: int) -> bool:

@@ -242,7 +242,7 @@ def tables_after(change: SchemaChange) -> list[TableInfo]:
 
 
 def impossible(problem: str, hint: str) -> NeedsOperator:
-    return NeedsOperator(problem, hint=hint, code=Code.SINK_DDL)
+    return NeedsOperator(problem, hint, Code.SINK_DDL)
 
 
 def new_columns(
@@ -333,8 +333,8 @@ def _move(old: Path, new: Path) -> None:
     if new.exists():
         raise NeedsOperator(
             f"{new} is there, where a table is to be moved",
-            hint="move it away",
-            code=Code.DELTA_TABLE,
+            "move it away",
+            Code.DELTA_TABLE,
         )
     new.parent.mkdir(parents=True, exist_ok=True)
     os.rename(old, new)

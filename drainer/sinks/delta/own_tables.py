@@ -90,8 +90,8 @@ class _OwnTable:
         if table is None and self._is_there:
             raise NeedsOperator(
                 f"the Delta table {self.path} was removed while the Drainer wrote the lake",
-                hint="put the folder of the lake back as it was; or begin with an empty folder",
-                code=Code.DELTA_TABLE,
+                "put the folder of the lake back as it was; or begin with an empty folder",
+                Code.DELTA_TABLE,
             )
         if table is None:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -101,8 +101,8 @@ class _OwnTable:
         if not self._watch.is_same():
             raise NeedsOperator(
                 f"the Delta table {self.path} was replaced while the Drainer wrote it",
-                hint="put the folder of the lake back as it was; or begin with an empty folder",
-                code=Code.DELTA_TABLE,
+                "put the folder of the lake back as it was; or begin with an empty folder",
+                Code.DELTA_TABLE,
             )
         sync_commit(self.path, table.version())
         self.noted()
@@ -130,8 +130,8 @@ class CheckpointTable(_OwnTable):
         except (KeyError, TypeError, ValueError) as error:
             raise NeedsOperator(
                 f"{self.path} is not the table of a lake's checkpoint: {error!r}",
-                hint="put it back as it was; or use another folder",
-                code=Code.CHECKPOINT_DAMAGED,
+                "put it back as it was; or use another folder",
+                Code.CHECKPOINT_DAMAGED,
             ) from error
 
     def store(self, cluster_id: int, text: str) -> None:

@@ -137,8 +137,8 @@ class LakeSink(CheckpointedSink):
             raise NeedsOperator(
                 f"the lake in {self._folder} was begun with mode={other}, and the sink's URL says"
                 f" mode={self._target.mode}",
-                hint=f"write mode={other} into the URL, or name another folder",
-                code=Code.SINK_SETTING,
+                f"write mode={other} into the URL, or name another folder",
+                Code.SINK_SETTING,
             )
 
     def _add_versions(self, checkpoint: Checkpoint) -> None:
@@ -185,9 +185,9 @@ class LakeSink(CheckpointedSink):
             if not self._ledger.has_no_row:
                 raise NeedsOperator(
                     f"the lake's folder {self._folder} is gone, which this Drainer wrote",
-                    hint="put it back as it was; or name another folder and begin it with"
+                    "put it back as it was; or name another folder and begin it with"
                     " initial-commit-ts",
-                    code=Code.SINK_FILE,
+                    Code.SINK_FILE,
                 )
             self._folder.mkdir(parents=True, mode=0o700)
             sync_folder(self._folder.parent)
@@ -204,9 +204,9 @@ class LakeSink(CheckpointedSink):
     def _unusable(self, error: Exception) -> NeedsOperator:
         return NeedsOperator(
             f"the lake in {self._folder} cannot be used: {error}",
-            hint="check the path, its rights and its disk; nothing is lost: a start continues where"
+            "check the path, its rights and its disk; nothing is lost: a start continues where"
             " the checkpoint is",
-            code=Code.SINK_FILE,
+            Code.SINK_FILE,
         )
 
 

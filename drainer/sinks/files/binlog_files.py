@@ -82,8 +82,8 @@ def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
             raise NeedsOperator(
                 f"in {folder} there is no binlog file between {found[before].name} and"
                 f" {found[number].name}: what is missing is a gap in the changes",
-                hint="put the missing files back",
-                code=Code.FILES_GAP,
+                "put the missing files back",
+                Code.FILES_GAP,
             )
     return [found[number] for number in numbers]
 
@@ -149,9 +149,9 @@ class Tail:
         if not mine or mine[0].is_compressed:
             raise NeedsOperator(
                 f"{self._folder} has no file number {position.file} to continue, unpacked",
-                hint="put the last binlog file back, as it was; or give the Drainer a folder of its"
+                "put the last binlog file back, as it was; or give the Drainer a folder of its"
                 " own, and the initial-commit-ts up to which these files are whole",
-                code=Code.FILES_GAP,
+                Code.FILES_GAP,
             )
         self._file = file = self._files.open(self._folder / mine[0].name, writable=True)
         size = file.size()

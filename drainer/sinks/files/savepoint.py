@@ -112,9 +112,9 @@ def load_savepoint(files: Files, folder: Path) -> Savepoint | None:
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(
             f"{path} is damaged: {error}",
-            hint="put back the savepoint that was there; or give the Drainer a folder of its own,"
+            "put back the savepoint that was there; or give the Drainer a folder of its own,"
             " and the initial-commit-ts up to which these files are whole",
-            code=Code.CHECKPOINT_DAMAGED,
+            Code.CHECKPOINT_DAMAGED,
         ) from error
 
 

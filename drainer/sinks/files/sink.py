@@ -295,9 +295,9 @@ class FileSink(CheckpointedSink):
             raise NeedsOperator(
                 f"TIMESTAMPs in the files of {self._folder} are in time zone {saved.time_zone}, not"
                 f" {self._target.time_zone}",
-                hint=f"write time-zone={saved.time_zone} in the sink's URL, with %2B for +; or use"
+                f"write time-zone={saved.time_zone} in the sink's URL, with %2B for +; or use"
                 " another folder",
-                code=Code.SINK_SETTING,
+                Code.SINK_SETTING,
             )
         return saved
 
@@ -307,8 +307,8 @@ class FileSink(CheckpointedSink):
             raise NeedsOperator(
                 f"{self._folder} has binlog files and no savepoint, which says up to where they"
                 " hold and of which cluster they are",
-                hint="put the savepoint back; or use another folder",
-                code=Code.CHECKPOINT_DAMAGED,
+                "put the savepoint back; or use another folder",
+                Code.CHECKPOINT_DAMAGED,
             )
 
     def _schemas(self) -> set[int]:
@@ -390,17 +390,17 @@ class FileSink(CheckpointedSink):
         return NeedsOperator(
             f"{self._folder}, or the newest file in it, was removed or replaced while this Drainer"
             " wrote there: what it has written is not in that place",
-            hint="put the folder back as it was, savepoint included, and start the Drainer; or name"
+            "put the folder back as it was, savepoint included, and start the Drainer; or name"
             " another folder and begin it with initial-commit-ts",
-            code=Code.FILES_GAP,
+            Code.FILES_GAP,
         )
 
     def _unusable(self, error: OSError) -> NeedsOperator:
         return NeedsOperator(
             f"the files in {self._folder} cannot be written: {error.strerror or error}",
-            hint="check the path, its rights and its disk; nothing is lost: a start continues where"
+            "check the path, its rights and its disk; nothing is lost: a start continues where"
             " the savepoint is",
-            code=Code.SINK_FILE,
+            Code.SINK_FILE,
         )
 
 

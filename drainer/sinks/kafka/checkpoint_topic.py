@@ -72,10 +72,10 @@ def lost(topic: str, difference: str, checkpoint_ts: int | None) -> NeedsOperato
     return NeedsOperator(
         f"topic {topic}: {difference}; it was deleted and created again, or restored from a"
         " backup, or a broker lost the end of its log",
-        hint="restore the topic. Or give readers the messages that they lack, for example by a new"
+        "restore the topic. Or give readers the messages that they lack, for example by a new"
         f" initial load, and start the Drainer with initial-commit-ts{known} to accept the topic"
         " as it is",
-        code=Code.KAFKA_TOPIC,
+        Code.KAFKA_TOPIC,
     )
 
 
@@ -148,9 +148,9 @@ def _take(found: Stored, key: bytes | None, value: bytes | None, prefix: str) ->
     except ValueError as error:
         raise Malformed(
             f"the checkpoint topic has a record with the key {key!r}",
-            hint="something else writes to that topic: name another one by checkpoint-topic, or"
+            "something else writes to that topic: name another one by checkpoint-topic, or"
             " remove the record by one of the same key without a value",
-            code=Code.CHECKPOINT_DAMAGED,
+            Code.CHECKPOINT_DAMAGED,
         ) from error
 
 

@@ -52,42 +52,41 @@ def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
     if is_of_credentials(error):
         return NeedsOperator(
             f"Kafka refuses the user or the password: {said}",
-            hint="write the password into password-file, check sasl-mechanism and the user",
-            code=Code.SINK_GRANT,
+            "write the password into password-file, check sasl-mechanism and the user",
+            Code.SINK_GRANT,
         )
     if code == _E._SSL and ("certificate" in said or "verify" in said):
         return NeedsOperator(
             f"TLS towards Kafka: {said}",
-            hint="check ssl-ca, ssl-cert and ssl-key, and the names and dates of the certificates",
-            code=Code.TLS_NOT_TRUSTED,
+            "check ssl-ca, ssl-cert and ssl-key, and the names and dates of the certificates",
+            Code.TLS_NOT_TRUSTED,
         )
     if code in _SETTINGS:
         return NeedsOperator(
             f"Kafka's client refuses a setting: {said}",
-            hint="check the options in the sink's URL, and the paths of ssl-ca, ssl-cert and"
-            " ssl-key",
-            code=Code.URL_INVALID,
+            "check the options in the sink's URL, and the paths of ssl-ca, ssl-cert and ssl-key",
+            Code.URL_INVALID,
         )
     if code in _RIGHTS:
         return NeedsOperator(
             f"{of_topic}Kafka denies a right: {said}",
-            hint="let the user write, describe and create the topics, read the checkpoint topic,"
+            "let the user write, describe and create the topics, read the checkpoint topic,"
             " and write the transactional id, all of which begin with the output's names",
-            code=Code.SINK_GRANT,
+            Code.SINK_GRANT,
         )
     if code in _NO_TRANSACTIONS:
         return NeedsOperator(
             f"this Kafka has no transactions: {said}",
-            hint="use one that has; or set delivery=at-least-once, by which readers may see a"
+            "use one that has; or set delivery=at-least-once, by which readers may see a"
             " batch twice",
-            code=Code.KAFKA_TRANSACTIONS,
+            Code.KAFKA_TRANSACTIONS,
         )
     if code == _E.INVALID_TRANSACTION_TIMEOUT:
         return NeedsOperator(
             f"Kafka refuses the transaction timeout: {said}",
-            hint="set transaction-timeout in the sink's URL to at most the brokers'"
+            "set transaction-timeout in the sink's URL to at most the brokers'"
             " transaction.max.timeout.ms",
-            code=Code.KAFKA_TRANSACTIONS,
+            Code.KAFKA_TRANSACTIONS,
         )
     return _of_message(code, said, of_topic)
 
@@ -110,9 +109,9 @@ def _of_message(code: int, said: str, of_topic: str) -> NeedsOperator | None:
     if code in _NOT_MADE:
         return NeedsOperator(
             f"{of_topic}it cannot be created: {said}",
-            hint="create it by hand, or change topic, partitions or replication-factor in the"
+            "create it by hand, or change topic, partitions or replication-factor in the"
             " sink's URL",
-            code=Code.KAFKA_TOPIC,
+            Code.KAFKA_TOPIC,
         )
     return None
 
@@ -389,7 +388,7 @@ class Producing:
 
     def _check_open(self) -> None:
         if self._is_closing():
-            raise Retryable("the sink was closed while it waited", code=Code.CLOSED)
+            raise Retryable("the sink was closed while it waited", Code.CLOSED)
 
     def _on_error(self, error: KafkaError) -> None:
         # librdkafka retries all other errors automatically.

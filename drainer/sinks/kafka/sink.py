@@ -91,9 +91,9 @@ class ClaimCheck:
     def unusable(self, error: OSError) -> NeedsOperator:
         return NeedsOperator(
             f"claim-check-dir {self._folder}: {error.strerror or error}",
-            hint="let the Drainer write into that folder, mounted if it is a mount; nothing is"
+            "let the Drainer write into that folder, mounted if it is a mount; nothing is"
             " lost: the batch is sent again",
-            code=Code.SINK_FILE,
+            Code.SINK_FILE,
         )
 
 

@@ -170,9 +170,9 @@ class Topics:
         if not target.create_topics:
             raise NeedsOperator(
                 f"Kafka has no topic {', '.join(names)}, and create-topics is false",
-                hint=f"create it, {target.checkpoint_topic} with one partition and"
+                f"create it, {target.checkpoint_topic} with one partition and"
                 " cleanup.policy=compact; or set create-topics=true in the sink's URL",
-                code=Code.KAFKA_TOPIC,
+                Code.KAFKA_TOPIC,
             )
         asked = [self._new_topic(name) for name in names]
         for name, future in admin.create_topics(asked, request_timeout=TIMEOUT_S).items():
@@ -215,9 +215,9 @@ class Topics:
                 raise NeedsOperator(
                     f"topic {resource.name} takes messages of up to {limit} bytes, and"
                     f" max-message-bytes is {wanted}",
-                    hint="raise max.message.bytes of the topic, or set max-message-bytes in the"
+                    "raise max.message.bytes of the topic, or set max-message-bytes in the"
                     " sink's URL and choose by oversize what happens to rows above it",
-                    code=Code.ROW_TOO_LARGE,
+                    Code.ROW_TOO_LARGE,
                 )
 
 
@@ -226,9 +226,9 @@ def _check_kept(name: str, policy: str) -> None:
         raise NeedsOperator(
             f"topic {name} has cleanup.policy={policy}, so Kafka deletes the checkpoint once its"
             " retention time is over",
-            hint=f"set cleanup.policy=compact for it: kafka-configs.sh --alter --topic {name}"
+            f"set cleanup.policy=compact for it: kafka-configs.sh --alter --topic {name}"
             " --add-config cleanup.policy=compact",
-            code=Code.KAFKA_TOPIC,
+            Code.KAFKA_TOPIC,
         )
 
 
@@ -281,8 +281,8 @@ class TopicOwners:
         if known != owner:
             raise NeedsOperator(
                 f"{text} would have the topic {topic}, which is that of {known_text}",
-                hint="route one of the tables to a name of letters, digits, - and _, or leave it"
+                "route one of the tables to a name of letters, digits, - and _, or leave it"
                 " out by a filter; or name the topics by another template (topic in the sink's"
                 " URL)",
-                code=Code.KAFKA_TOPIC,
+                Code.KAFKA_TOPIC,
             )

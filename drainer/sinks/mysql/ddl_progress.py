@@ -134,8 +134,8 @@ def ensure_all_there(connection: Any, change: SchemaChange) -> None:
         names = ", ".join(quote_path(schema, table.name) for schema, table in absent)
         raise NeedsOperator(
             f"the downstream does not have {names}, and has dropped nothing: {change.job.query}",
-            hint="the downstream's schema is not the upstream's at the checkpoint; make it so",
-            code=Code.SINK_REFUSES,
+            "the downstream's schema is not the upstream's at the checkpoint; make it so",
+            Code.SINK_REFUSES,
         )
 
 
@@ -210,8 +210,8 @@ def is_respelled(change: SchemaChange) -> bool:
 def in_doubt(change: SchemaChange) -> NeedsOperator:
     return NeedsOperator(
         f"it is unknown whether the downstream already did: {change.job.query}",
-        hint="look at the downstream, do it by hand if it is not done, and then track it",
-        code=Code.SINK_DDL_DOUBT,
+        "look at the downstream, do it by hand if it is not done, and then track it",
+        Code.SINK_DDL_DOUBT,
     )
 
 
@@ -316,7 +316,7 @@ def wait_for_ddl(
             is_logged = True
             log.info("waiting for a DDL that the downstream still runs: %s", next(iter(texts)))
         if closing.wait(_POLL_S):
-            raise Retryable("the sink was closed while the downstream ran a DDL", code=Code.CLOSED)
+            raise Retryable("the sink was closed while the downstream ran a DDL", Code.CLOSED)
 
 
 def _is_under_way(connection: Any, texts: Collection[str], *, is_tidb: bool) -> bool:

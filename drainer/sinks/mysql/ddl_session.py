@@ -182,9 +182,9 @@ class _Session:
                 f"the statement ran on a {version} upstream, and the downstream,"
                 f" {there}, computes {what} in another way:"
                 f" {self._change.job.query}",
-                hint="run a statement downstream that gives upstream's values, such as one with"
+                "run a statement downstream that gives upstream's values, such as one with"
                 " ROUND() around a quotient; or do it by hand, then track the DDL",
-                code=Code.SINK_DDL_MOMENT,
+                Code.SINK_DDL_MOMENT,
             )
 
     def set_modes(self, own: str) -> None:
@@ -218,9 +218,9 @@ class _Session:
             raise NeedsOperator(
                 f"the statement ran in time zone {zone} upstream, which the downstream does not"
                 f" have: {error}",
-                hint="load the downstream's time zone tables (mysql_tzinfo_to_sql, or"
+                "load the downstream's time zone tables (mysql_tzinfo_to_sql, or"
                 " mariadb-tzinfo-to-sql)",
-                code=Code.SINK_DDL_MOMENT,
+                Code.SINK_DDL_MOMENT,
             )
 
     # --- details ---------------------------------------------------------------------------
@@ -268,8 +268,8 @@ class _Session:
         return NeedsOperator(
             f"the statement ran with {setting} upstream, which the downstream cannot do ({why}):"
             f" {self._change.job.query}",
-            hint="run a statement downstream that gives the same values without it",
-            code=Code.SINK_DDL_MOMENT,
+            "run a statement downstream that gives the same values without it",
+            Code.SINK_DDL_MOMENT,
         )
 
 

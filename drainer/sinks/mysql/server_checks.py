@@ -80,8 +80,8 @@ def check_own(connection: Any, names: Iterable[Name]) -> None:
         table = quote_path(*name)
         raise NeedsOperator(
             f"table {table} of the Drainer has the engine {engine}, which has no transactions",
-            hint=f"ALTER TABLE {table} {OWN_ENGINE}",
-            code=Code.ENGINE_WITHOUT_TRANSACTIONS,
+            f"ALTER TABLE {table} {OWN_ENGINE}",
+            Code.ENGINE_WITHOUT_TRANSACTIONS,
         )
 
 
@@ -141,7 +141,7 @@ def check_grants(connection: Connection, schema: str, checkpoint_table: str) -> 
         problem = f"the downstream's account {account} has no right to {', '.join(missing)}"
         hint = f"GRANT {', '.join((*_ROWS, *_DDL))} on *.*, or on the schemas that are written"
         if needed is _ROWS:
-            raise NeedsOperator(f"{problem}: it cannot {what}", hint=hint, code=Code.SINK_GRANT)
+            raise NeedsOperator(f"{problem}: it cannot {what}", hint, Code.SINK_GRANT)
         log.warning("%s: it cannot %s, and stops at the first one (%s)", problem, what, hint)
 
 

@@ -466,6 +466,6 @@ class MysqlSink:
             raise NeedsOperator(
                 f"a statement of {largest} bytes does not fit into the downstream's"
                 f" max_allowed_packet of {self._session.packet_bytes_max}",
-                hint="raise max_allowed_packet on the downstream; a single row can be that large",
-                code=Code.ROW_TOO_LARGE,
+                "raise max_allowed_packet on the downstream; a single row can be that large",
+                Code.ROW_TOO_LARGE,
             )

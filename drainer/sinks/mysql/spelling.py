@@ -104,9 +104,9 @@ def _check_conversions(change: SchemaChange) -> None:
                 f"column {column.name!r} of {schema}.{new.name} turns from {was.sql_type} into"
                 f" {column.sql_type}, and the downstream does not have"
                 f" {was.native or column.native}",
-                hint="make the column so downstream by hand, with upstream's values; then track"
+                "make the column so downstream by hand, with upstream's values; then track"
                 " this DDL",
-                code=Code.SINK_DDL_MOMENT,
+                Code.SINK_DDL_MOMENT,
             )
 
 
@@ -263,9 +263,9 @@ def _changed(change: SchemaChange) -> Iterator[tuple[str, TableInfo | None, Tabl
 def _stopped(name: str, substitute: str) -> NeedsOperator:
     return NeedsOperator(
         f"the downstream has no collation {name}",
-        hint=f'set apply.collations = "map" to have {substitute} in its place, or run another'
+        f'set apply.collations = "map" to have {substitute} in its place, or run another'
         " statement instead: penstock drainer ddl replace",
-        code=Code.SINK_DDL,
+        Code.SINK_DDL,
     )
 
 
@@ -274,7 +274,7 @@ def _coarse(table: str, index: IndexInfo, column: ColumnInfo, substitute: str) -
         f"{table}: {column.name!r} is in the unique key {index.name!r}, and the downstream has no"
         f" collation {column.collate}; {substitute}, which comes nearest, takes texts for equal"
         " that upstream tells apart, so rows would be lost",
-        hint="give the column upstream a collation that both servers have, such as utf8mb4_bin, or"
+        "give the column upstream a collation that both servers have, such as utf8mb4_bin, or"
         " run the statement with a finer one instead: penstock drainer ddl replace",
-        code=Code.SINK_DDL,
+        Code.SINK_DDL,
     )

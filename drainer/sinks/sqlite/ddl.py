@@ -78,14 +78,14 @@ def plan(change: SchemaChange) -> Plan:
     if change.job.type in ROWS_BY_PARTITION:
         raise NeedsOperator(
             f"SQLite has no partitions, so it cannot run: {change.job.query}",
-            hint="delete or move the partition's rows in the SQLite file by hand",
-            code=Code.SINK_DDL,
+            "delete or move the partition's rows in the SQLite file by hand",
+            Code.SINK_DDL,
         )
     if change.job.type == DdlType.RECOVER_TABLE:
         raise NeedsOperator(
             f"SQLite has no rows of a dropped table to bring back: {change.job.query}",
-            hint="make the table in the SQLite file by hand, with its rows as they are upstream",
-            code=Code.SINK_DDL,
+            "make the table in the SQLite file by hand, with its rows as they are upstream",
+            Code.SINK_DDL,
         )
     for schema, table in change.dropped:
         if table.kind == "TABLE":
@@ -110,8 +110,8 @@ def check_columns(table: str, known: frozenset[str], there: Iterable[str]) -> No
         raise NeedsOperator(
             f"SQLite would rebuild {table} and lose its columns {', '.join(more)}, which"
             " upstream has not",
-            hint="move what is in them elsewhere and drop them in the SQLite file",
-            code=Code.SINK_DDL,
+            "move what is in them elsewhere and drop them in the SQLite file",
+            Code.SINK_DDL,
         )
 
 
@@ -258,8 +258,8 @@ def _rebuild(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None
     if after.constants:
         raise NeedsOperator(
             f"SQLite would rebuild {name}, and its columns for the source of a row are not ours",
-            hint="change the SQLite file by hand, then track this DDL",
-            code=Code.SINK_DDL,
+            "change the SQLite file by hand, then track this DDL",
+            Code.SINK_DDL,
         )
     old = {c.id: c for c in _columns(before)}
     sources = []
@@ -318,8 +318,8 @@ def converter(before: ColumnInfo, after: ColumnInfo) -> Callable[[Any], Any]:
         except (ValueError, ArithmeticError) as error:
             raise Malformed(
                 f"column {after.name!r}: {stored!r} cannot become a {after.sql_type}",
-                hint="change the value upstream before the column's type",
-                code=Code.SINK_DDL,
+                "change the value upstream before the column's type",
+                Code.SINK_DDL,
             ) from error
         return stored_value(target.decode(target.encode(natural), 0)[0])
 

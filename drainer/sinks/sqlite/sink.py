@@ -304,19 +304,19 @@ class SqliteSink(CheckpointedSink):
         return NeedsOperator(
             f"{self._path}, or the log beside it, was removed or replaced while this Drainer wrote"
             " it: what it has written is not in that place",
-            hint="put the file back as it was, with the -wal file beside it, and start the Drainer;"
+            "put the file back as it was, with the -wal file beside it, and start the Drainer;"
             " or name another file and begin it with initial-commit-ts",
-            code=Code.SINK_FILE,
+            Code.SINK_FILE,
         )
 
     def _mixed(self) -> NeedsOperator:
         return NeedsOperator(
             f"{self._path} is not the file that the log beside it continues"
             f" ({self._path.name}-wal): another state of it was put there",
-            hint="if the file was restored from a backup, remove the -wal and -shm files beside it"
+            "if the file was restored from a backup, remove the -wal and -shm files beside it"
             " and start the Drainer, which continues at the backup's checkpoint; else put the file"
             " back as it was",
-            code=Code.SINK_FILE,
+            Code.SINK_FILE,
         )
 
     def _check_path(self) -> None:
@@ -338,8 +338,8 @@ class SqliteSink(CheckpointedSink):
     def _unusable(self, why: str) -> NeedsOperator:
         return NeedsOperator(
             f"the downstream {self._path} cannot be used: {why}",
-            hint="check the path, its rights, and that it is a database of SQLite",
-            code=Code.SINK_FILE,
+            "check the path, its rights, and that it is a database of SQLite",
+            Code.SINK_FILE,
         )
 
     def _let_go(self) -> None:

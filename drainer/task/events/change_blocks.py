@@ -55,8 +55,8 @@ def change_schema(table: TableInfo) -> pa.Schema:
         if name.lower() in OWN_COLUMNS.names:
             raise Malformed(
                 f"table {table.name!r} has a column {name!r}, which a change log has of its own",
-                hint="leave the table out by a filter, or name the column otherwise upstream",
-                code=Code.SINK_DDL,
+                "leave the table out by a filter, or name the column otherwise upstream",
+                Code.SINK_DDL,
             )
     return pa.schema([*OWN_COLUMNS, *schema])
 

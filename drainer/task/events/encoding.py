@@ -83,6 +83,6 @@ def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
         )
     raise Malformed(
         f"no encoder for the format {encoding.format!r}",
-        hint="Drainer and Spark tasks must run the same version of Penstock",
-        code=Code.SPARK_VERSION,
+        "Drainer and Spark tasks must run the same version of Penstock",
+        Code.SPARK_VERSION,
     )

@@ -71,8 +71,8 @@ def normal_key(column: ColumnInfo, values: pa.Array) -> pa.Array:
     if values.null_count:
         raise Malformed(
             f"a row has NULL in the key column {column.name!r}",
-            hint="the row was not written by a database; find its writer",
-            code=Code.BINLOG_UNDECODABLE,
+            "the row was not written by a database; find its writer",
+            Code.BINLOG_UNDECODABLE,
         )
     if length := padded_length(column):
         return pa.array([v.ljust(length, b"\0") for v in values.to_pylist()], pa.large_binary())

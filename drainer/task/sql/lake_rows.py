@@ -270,8 +270,8 @@ class LakeColumns:
         if column in self._key:
             raise Malformed(
                 f"a row of {self._table.name} has a key in {column!r} that is no date of a lake",
-                hint="change the row upstream to a real date, or leave the table out",
-                code=Code.SINK_REFUSES,
+                "change the row upstream to a real date, or leave the table out",
+                Code.SINK_REFUSES,
             )
 
     def block(

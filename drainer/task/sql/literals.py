@@ -91,8 +91,8 @@ def family(column: ColumnInfo) -> Family:
     if found is None:
         raise Malformed(
             f"column {column.name!r} has the type {column.sql_type}, which has no row encoding",
-            hint="leave the table out, or change the column's type",
-            code=Code.DDL_UNSUPPORTED,
+            "leave the table out, or change the column's type",
+            Code.DDL_UNSUPPORTED,
         )
     return found
 
@@ -284,8 +284,8 @@ def number_to_text(column: ColumnInfo, number: int) -> str:
         return ",".join(name for i, name in enumerate(elems) if number >> i & 1)
     raise Malformed(
         f"column {column.name!r}: {number} is not one of its {len(elems)} elements",
-        hint="the row was written with another version of the table",
-        code=Code.BINLOG_UNDECODABLE,
+        "the row was written with another version of the table",
+        Code.BINLOG_UNDECODABLE,
     )
 
 

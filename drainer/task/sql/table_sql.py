@@ -229,8 +229,8 @@ class TableSql:
         if rowid is None:
             raise NeedsOperator(
                 f"table {self.table.name!r} has no key and names columns like every row id",
-                hint="give the table a primary key",
-                code=Code.TABLE_KEY,
+                "give the table a primary key",
+                Code.TABLE_KEY,
             )
         return f"{rowid} = (SELECT {rowid} FROM {self._target} WHERE {where} LIMIT 1)"
 

@@ -101,9 +101,7 @@ def special_kind(payload: bytes) -> int:
         mark, kind, form = _MARKED.unpack_from(payload)
         if mark == _MARK and kind in (CHUNK, CHUNK_LIST) and form == FORMAT:
             return int(kind)
-    raise Malformed(
-        f"a record of unknown kind: {payload[:4].hex()}", hint=_HINT, code=Code.BINLOG_INVALID
-    )
+    raise Malformed(f"a record of unknown kind: {payload[:4].hex()}", _HINT, Code.BINLOG_INVALID)
 
 
 def encode_chunk(start_ts: int, number: int, offset: int, data: bytes | memoryview) -> bytes:
@@ -113,9 +111,7 @@ def encode_chunk(start_ts: int, number: int, offset: int, data: bytes | memoryvi
 def decode_chunk(payload: bytes) -> Chunk:
     """Return the chunk in `payload`; raise `Malformed`."""
     if special_kind(payload) != CHUNK or len(payload) <= _CHUNK.size:
-        raise Malformed(
-            f"{len(payload)} bytes that are no chunk", hint=_HINT, code=Code.BINLOG_INVALID
-        )
+        raise Malformed(f"{len(payload)} bytes that are no chunk", _HINT, Code.BINLOG_INVALID)
     _, _, _, number, start_ts, offset = _CHUNK.unpack_from(payload)
     return Chunk(start_ts, number, offset, payload[_CHUNK.size :])
 
@@ -123,9 +119,7 @@ def decode_chunk(payload: bytes) -> Chunk:
 def chunk_start_ts(payload: bytes) -> int:
     """Return the start_ts of a chunk without copying its data; raise `Malformed`."""
     if len(payload) <= _CHUNK.size:
-        raise Malformed(
-            f"{len(payload)} bytes that are no chunk", hint=_HINT, code=Code.BINLOG_INVALID
-        )
+        raise Malformed(f"{len(payload)} bytes that are no chunk", _HINT, Code.BINLOG_INVALID)
     return int(_CHUNK.unpack_from(payload)[4])
 
 
@@ -140,16 +134,14 @@ def encode_chunk_list(chunk_list: ChunkList) -> bytes:
 def decode_chunk_list(payload: bytes) -> ChunkList:
     """Return the chunk list in `payload`; raise `Malformed`."""
     if special_kind(payload) != CHUNK_LIST or len(payload) < _CHUNK_LIST.size:
-        raise Malformed(
-            f"{len(payload)} bytes that are no chunk list", hint=_HINT, code=Code.BINLOG_INVALID
-        )
+        raise Malformed(f"{len(payload)} bytes that are no chunk list", _HINT, Code.BINLOG_INVALID)
     _, _, _, crc, start_ts, size_bytes, count, head_bytes = _CHUNK_LIST.unpack_from(payload)
     places_end = _CHUNK_LIST.size + count * _POSITION.size
     if count == 0 or len(payload) != places_end + head_bytes:
         raise Malformed(
             f"a chunk list of {count} chunks in {len(payload)} bytes",
-            hint=_HINT,
-            code=Code.BINLOG_INVALID,
+            _HINT,
+            Code.BINLOG_INVALID,
         )
     places = itertools.starmap(
         Position, _POSITION.iter_unpack(payload[_CHUNK_LIST.size : places_end])
@@ -175,16 +167,16 @@ def head_of(data: bytes, size_bytes: int) -> bytes:
     if at is None or at > HEAD_BYTES_MAX:
         raise Malformed(
             f"a large binlog whose row changes do not begin within {HEAD_BYTES_MAX} bytes",
-            hint="prewrite_value must be its last field, the fields before it in the first chunk",
-            code=Code.BINLOG_INVALID,
+            "prewrite_value must be its last field, the fields before it in the first chunk",
+            Code.BINLOG_INVALID,
         )
     length, begin = read_uvarint(data, at + 1)
     if begin + length != size_bytes:
         raise Malformed(
             f"a large binlog of {size_bytes} bytes whose row changes are bytes {begin} to"
             f" {begin + length}",
-            hint="prewrite_value must be its last field",
-            code=Code.BINLOG_INVALID,
+            "prewrite_value must be its last field",
+            Code.BINLOG_INVALID,
         )
     return data[:at]
 
@@ -200,7 +192,7 @@ def parsed_head(head: bytes) -> binlog_pb2.Binlog:
         return binlog_pb2.Binlog.FromString(head)
     except DecodeError as error:
         raise Malformed(
-            f"undecodable head of a large binlog: {error}", hint=_HINT, code=Code.BINLOG_INVALID
+            f"undecodable head of a large binlog: {error}", _HINT, Code.BINLOG_INVALID
         ) from error
 
 

@@ -275,8 +275,8 @@ def _compare(own: bytes, offset: int, patch: Patch, seed: int) -> None:
         if header is not None and header != theirs:
             raise NeedsOperator(
                 f"another disk has another frame at offset {place}, and both are whole",
-                hint="keep a copy of both files, and report it as a defect",
-                code=Code.SEGMENT_DAMAGED,
+                "keep a copy of both files, and report it as a defect",
+                Code.SEGMENT_DAMAGED,
             )
 
 

@@ -94,7 +94,7 @@ class ReplicaSegments:
             live = _open_live(files, folder, found[max(found)]) if found else None
             return cls(folder, files, found, live)
         except OSError as error:
-            raise Retryable(f"{folder}: {error}", code=Code.DISK_FAILING) from error
+            raise Retryable(f"{folder}: {error}", Code.DISK_FAILING) from error
 
     def links(self) -> list[tuple[int, int, int, int]]:
         """Return (number, epoch, end, epoch id) of each segment, oldest first."""
@@ -109,9 +109,7 @@ class ReplicaSegments:
         Raises `Retryable` if that segment is gone, or ends before them.
         """
         if self.find(segment.number) is not segment or segment.end < patch.offset + len(patch.data):
-            raise Retryable(
-                f"{segment.path} has changed since it was read", code=Code.COPY_NOT_FOLLOWED
-            )
+            raise Retryable(f"{segment.path} has changed since it was read", Code.COPY_NOT_FOLLOWED)
         try:
             file = self._files.open(segment.path, writable=True)
             try:
@@ -368,7 +366,7 @@ def received_head(data: bytes, number: int, epoch: int, epoch_id: int = 0) -> He
 
 
 def _malformed(problem: str) -> Malformed:
-    return Malformed(f"a copy was sent {problem}", hint=_HINT, code=Code.COPY_MALFORMED)
+    return Malformed(f"a copy was sent {problem}", _HINT, Code.COPY_MALFORMED)
 
 
 def _trim(files: Files, sealed: Segment) -> None:

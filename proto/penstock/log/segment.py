@@ -198,8 +198,8 @@ def open_segment(files: Files, path: Path, number: int) -> Segment:
     if version not in (VERSION, VERSION_WITH_EPOCH) and not has_id:
         raise NeedsOperator(
             f"{path} is a segment of version {version & 0xFF}",
-            hint=f"this Penstock reads {VERSION}, {VERSION_WITH_EPOCH} and {VERSION_WITH_ID}",
-            code=Code.SEGMENT_VERSION,
+            f"this Penstock reads {VERSION}, {VERSION_WITH_EPOCH} and {VERSION_WITH_ID}",
+            Code.SEGMENT_VERSION,
         )
     if written != number:
         raise Corrupt(

@@ -299,7 +299,7 @@ class Segments:
                 _segment_dropped()
             except OSError as error:
                 raise Retryable(
-                    f"{self._segments[old].path}: {error}", code=Code.DISK_FAILING
+                    f"{self._segments[old].path}: {error}", Code.DISK_FAILING
                 ) from error
             self._reader.forget(old)
             del self._segments[old]

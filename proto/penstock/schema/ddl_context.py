@@ -122,8 +122,8 @@ def zone_offset(zone: str) -> timedelta:
     if sign not in "+-" or len(digits) != 4 or not digits.isdecimal() or int(digits[2:]) > 59:
         raise Malformed(
             f"{zone!r} is no time zone of a fixed offset",
-            hint="write it like +08:00 or UTC",
-            code=Code.SETTING_VALUE,
+            "write it like +08:00 or UTC",
+            Code.SETTING_VALUE,
         )
     ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
     return -ahead if sign == "-" else ahead

@@ -93,8 +93,8 @@ def origin_from_json(fields: Mapping[str, Any]) -> Origin:
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise Malformed(
             f"an origin in etcd cannot be read: {error!r}",
-            hint="it has a source, and an epoch, a file and a position that are numbers",
-            code=Code.ETCD_VALUE,
+            "it has a source, and an epoch, a file and a position that are numbers",
+            Code.ETCD_VALUE,
         ) from error
 
 
@@ -264,8 +264,8 @@ def _reading(what: str) -> Iterator[None]:
     except (KeyError, ValueError, TypeError, AttributeError, binascii.Error) as error:
         raise Malformed(
             f"{what} in the DDL history cannot be read: {type(error).__name__}: {error}",
-            hint="its JSON must have the shape of TiDB's",
-            code=Code.DDL_HISTORY,
+            "its JSON must have the shape of TiDB's",
+            Code.DDL_HISTORY,
         ) from error
 
 

@@ -140,7 +140,7 @@ def _check_removed(
 
 def _former(place: str, key: str, removed: Mapping[str, str]) -> NeedsOperator:
     return NeedsOperator(
-        f"{place}: {key} is no longer a setting", hint=removed[key], code=Code.SETTING_UNKNOWN
+        f"{place}: {key} is no longer a setting", removed[key], Code.SETTING_UNKNOWN
     )
 
 

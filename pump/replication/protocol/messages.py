@@ -319,8 +319,8 @@ def decode_bytes(data: bytes) -> bytes:
     if reply.crc != value(reply.data):
         raise Malformed(
             "bytes of a segment have changed on the way: their CRC is another one",
-            hint="they are asked for again; if it lasts, check memory and network of both machines",
-            code=Code.COPY_MALFORMED,
+            "they are asked for again; if it lasts, check memory and network of both machines",
+            Code.COPY_MALFORMED,
         )
     return reply.data
 
@@ -356,8 +356,8 @@ def _append_of(epoch: int, message: pb.LogAppend) -> Append:
         raise Malformed(
             f"the bytes for segment {message.segment} from offset {message.offset} on have changed"
             " on the way: their CRC is another one",
-            hint="they are sent again; if it lasts, check memory and network of both machines",
-            code=Code.COPY_MALFORMED,
+            "they are sent again; if it lasts, check memory and network of both machines",
+            Code.COPY_MALFORMED,
         )
     return Append(
         epoch=epoch,

@@ -152,6 +152,6 @@ def decode_event(event: bytes, checksum: Checksum, header: Header | None = None)
         return IgnoredEvent(type_, body)
     raise Malformed(
         f"{header} is unknown, and its server does not allow to ignore it",
-        hint="a newer version of Penstock may know it",
-        code=Code.EVENT_UNKNOWN,
+        "a newer version of Penstock may know it",
+        Code.EVENT_UNKNOWN,
     )

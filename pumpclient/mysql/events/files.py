@@ -78,14 +78,14 @@ class FormatDescription:
             raise Malformed(
                 f"server {version} writes binlog version {binlog_version} with headers of"
                 f" {header_length} bytes",
-                hint="servers since MySQL 5.6 and MariaDB 10 write version 4 with 19 bytes",
-                code=Code.EVENT_UNKNOWN,
+                "servers since MySQL 5.6 and MariaDB 10 write version 4 with 19 bytes",
+                Code.EVENT_UNKNOWN,
             )
         if algorithm not in list(Checksum):
             raise Malformed(
                 f"server {version} writes checksum algorithm {algorithm}",
-                hint="set its binlog_checksum to CRC32 or NONE",
-                code=Code.EVENT_UNKNOWN,
+                "set its binlog_checksum to CRC32 or NONE",
+                Code.EVENT_UNKNOWN,
             )
         return cls(version, created_s, lengths, Checksum(algorithm))
 

@@ -166,15 +166,15 @@ def read_header(data: bytes | memoryview, at: int = 0) -> Header:
     if len(data) - at < HEADER_SIZE:
         raise Malformed(
             f"{len(data) - at} bytes where an event's header needs {HEADER_SIZE}",
-            hint="the stream or file ends within an event",
-            code=Code.EVENT_MALFORMED,
+            "the stream or file ends within an event",
+            Code.EVENT_MALFORMED,
         )
     header = tuple.__new__(Header, HEADER.unpack_from(data, at))  # `_make` without its call.
     if header.size < HEADER_SIZE:
         raise Malformed(
             f"an event of {header.size} bytes is shorter than its header",
-            hint="the file is damaged, or the position is not the beginning of an event",
-            code=Code.EVENT_MALFORMED,
+            "the file is damaged, or the position is not the beginning of an event",
+            Code.EVENT_MALFORMED,
         )
     return header
 
@@ -268,7 +268,7 @@ class BodyReader:
             raise self.malformed(f"{self.left} bytes too many")
 
     def malformed(self, problem: str) -> Malformed:
-        return Malformed(f"{self._what}: {problem}", hint=_HINT, code=Code.EVENT_MALFORMED)
+        return Malformed(f"{self._what}: {problem}", _HINT, Code.EVENT_MALFORMED)
 
 
 def pack_number(number: int) -> bytes:

@@ -336,8 +336,8 @@ def decompress_block(data: bytes | memoryview) -> bytes:
     if not data or not data[0] & _BLOCK_MARK or data[0] & _ALGORITHM_BITS:
         raise Malformed(
             f"a compressed block that begins with {bytes(data[:1])!r}",
-            hint=_HINT,
-            code=Code.EVENT_MALFORMED,
+            _HINT,
+            Code.EVENT_MALFORMED,
         )
     length_size = data[0] & _LENGTH_BITS
     length = int.from_bytes(data[1 : 1 + length_size], "big")
@@ -346,13 +346,13 @@ def decompress_block(data: bytes | memoryview) -> bytes:
         plain = unpacking.decompress(data[1 + length_size :], length + 1)
     except zlib.error as error:
         raise Malformed(
-            f"a damaged compressed block: {error}", hint=_HINT, code=Code.EVENT_MALFORMED
+            f"a damaged compressed block: {error}", _HINT, Code.EVENT_MALFORMED
         ) from error
     if len(plain) != length or not unpacking.eof:
         raise Malformed(
             f"a compressed block is not of the {length} bytes it promises",
-            hint=_HINT,
-            code=Code.EVENT_MALFORMED,
+            _HINT,
+            Code.EVENT_MALFORMED,
         )
     return plain
 
@@ -408,8 +408,8 @@ class TransactionPayload:
             problem = f"{total} bytes in a transaction payload of {self.plain_bytes}"
             raise Malformed(
                 f"{problem}, {len(waiting)} after its last event",
-                hint=_HINT,
-                code=Code.EVENT_MALFORMED,
+                _HINT,
+                Code.EVENT_MALFORMED,
             )
 
     def _pieces(self) -> Iterator[bytes]:
@@ -422,5 +422,5 @@ class TransactionPayload:
                 yield piece
         except zstandard.ZstdError as error:
             raise Malformed(
-                f"a damaged transaction payload: {error}", hint=_HINT, code=Code.EVENT_MALFORMED
+                f"a damaged transaction payload: {error}", _HINT, Code.EVENT_MALFORMED
             ) from error

@@ -135,7 +135,7 @@ class RowWriter:
         if self._session.schemas.table_by_id(table.info.id) is not table:
             raise Retryable(
                 f"table {table.schema_name}.{table.info.name} was altered here",
-                code=Code.LOAD_DISTURBED,
+                Code.LOAD_DISTURBED,
             )
         changes = ChangeSet(options.spill_bytes, options.spill_dir)
         changes.tables[table.info.id] = Changes(
@@ -159,7 +159,7 @@ class RowWriter:
         except (NeedsOperator, Retryable):
             raise
         except PenstockError as error:
-            raise Retryable(f"rows were not written: {error}", code=Code.LOAD_DISTURBED) from error
+            raise Retryable(f"rows were not written: {error}", Code.LOAD_DISTURBED) from error
 
 
 def _nothing() -> None:
@@ -231,10 +231,10 @@ class Load:
             raise NeedsOperator(
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
                 f" this is {source!r} in epoch {epoch}",
-                hint="stop the source and load again (penstock source reload --all), which drops"
+                "stop the source and load again (penstock source reload --all), which drops"
                 " and"
                 " creates the targets",
-                code=Code.LOAD_NOT_CONTINUED,
+                Code.LOAD_NOT_CONTINUED,
             )
         with closing(Journal(self._journal_path)) as journal:
             return self._completed(journal, state)
@@ -244,7 +244,7 @@ class Load:
         if self._is_stopped():
             raise Retryable(
                 "stopped before the load was done; it continues when run again",
-                code=Code.LOAD_DISTURBED,
+                Code.LOAD_DISTURBED,
             )
 
     def _completed(self, journal: Journal, state: LoadState) -> LoadState:
@@ -354,8 +354,8 @@ class _Attempt:
         elif stale:
             raise NeedsOperator(
                 f"a load into tables that others share ended early: {sorted(stale)}",
-                hint="remove this server's rows from them, remove load.json, and load again",
-                code=Code.LOAD_NOT_CONTINUED,
+                "remove this server's rows from them, remove load.json, and load again",
+                Code.LOAD_NOT_CONTINUED,
             )
 
     def _save(self, **changes: object) -> None:

@@ -106,7 +106,7 @@ class SnapshotSession:
                 more = connection._rfile.read1(_RECEIVED_BYTES)
                 if not more:
                     raise Retryable(
-                        f"{self._address}: the server closed the connection", code=Code.SERVER_AWAY
+                        f"{self._address}: the server closed the connection", Code.SERVER_AWAY
                     )
                 data = data + more if data else more
                 out: list[bytes] = []
@@ -148,7 +148,7 @@ class SnapshotSession:
             except pymysql.err.MySQLError as error:
                 if error.args and error.args[0] in _CHANGED:
                     raise Retryable(
-                        f"the schema changed while it was loaded: {error}", code=Code.LOAD_DISTURBED
+                        f"the schema changed while it was loaded: {error}", Code.LOAD_DISTURBED
                     ) from error
                 raise
 
@@ -157,7 +157,7 @@ def _exactly(file: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
     if len(data) < size:
         data += file.read(size - len(data))
         if len(data) < size:
-            raise Retryable("the server closed the connection within a row", code=Code.SERVER_AWAY)
+            raise Retryable("the server closed the connection within a row", Code.SERVER_AWAY)
     return data[:size], data[size:]
 
 
@@ -197,7 +197,7 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
     if count:
         raise Retryable(
             f"{address}: {count} XA transactions are prepared: end them first",
-            code=Code.XA_PREPARED,
+            Code.XA_PREPARED,
         )
 
 
@@ -213,8 +213,8 @@ def _at_one_moment(
             if error.args[0] in _REFUSED:
                 raise NeedsOperator(
                     f"{address}: the user may not lock all tables for a moment: {error}",
-                    hint="GRANT RELOAD ON *.* TO the user",
-                    code=Code.SERVER_GRANT,
+                    "GRANT RELOAD ON *.* TO the user",
+                    Code.SERVER_GRANT,
                 ) from error
             raise
         try:

@@ -93,7 +93,7 @@ class SinkSession:
                 if self.fetch("SELECT GET_LOCK(%s, %s)", (name, _LOCK_S)) != [(1,)]:
                     raise Retryable(
                         f"{self._address}: another load's session is at work there",
-                        code=Code.LOAD_DISTURBED,
+                        Code.LOAD_DISTURBED,
                     )
         except BaseException:
             self.close()
@@ -117,8 +117,8 @@ class SinkSession:
             raise NeedsOperator(
                 f"a row needs a statement of {len(statement)} bytes, and {self._address} takes"
                 f" {self.packet_bytes_max}",
-                hint="raise max_allowed_packet there",
-                code=Code.ROW_TOO_LARGE,
+                "raise max_allowed_packet there",
+                Code.ROW_TOO_LARGE,
             )
         deadline_s = time.monotonic() + self._options.retry_s
         may_be_there = False
@@ -141,10 +141,10 @@ class SinkSession:
                     return
                 raise NeedsOperator(
                     f"the sink refuses rows: {error.problem}",
-                    hint="compare the table there with the source's; does anybody write to it?",
-                    code=Code.SINK_REFUSES,
+                    "compare the table there with the source's; does anybody write to it?",
+                    Code.SINK_REFUSES,
                 ) from error
-        raise Retryable("another process has this source now", code=Code.SOURCE_TAKEN)
+        raise Retryable("another process has this source now", Code.SOURCE_TAKEN)
 
     def _query(self, statement: bytes) -> None:
         connection: Any = self._connection
@@ -206,9 +206,9 @@ class Sink:
                 names = ", ".join(".".join(name) for name in sorted(missing)[:10])
                 raise NeedsOperator(
                     f"the Drainer has not created these tables in {self._options.address}: {names}",
-                    hint="is it running, is this its sink, are its checkpoint's name and the"
+                    "is it running, is this its sink, are its checkpoint's name and the"
                     " tables' names as the load expects them (its filters and routes)?",
-                    code=Code.LOAD_TARGET,
+                    Code.LOAD_TARGET,
                 )
             time.sleep(_LOOK_EVERY_S)
 

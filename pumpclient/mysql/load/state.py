@@ -82,9 +82,9 @@ class Floors:
             names = ", ".join(f"{schema}.{table}" for schema, table in tables)
             raise NeedsOperator(
                 f"a statement at {place} on {names} is loaded for a part of these tables",
-                hint="the load was begun again after it; stop the source and load once more"
+                "the load was begun again after it; stop the source and load once more"
                 " (penstock source reload --all), without such statements meanwhile",
-                code=Code.LOAD_NOT_CONTINUED,
+                Code.LOAD_NOT_CONTINUED,
             )
         return loaded == {True}
 
@@ -146,8 +146,8 @@ class StateFile:
         if not isinstance(fields, dict) or fields.get("version") != _VERSION:
             raise NeedsOperator(
                 f"{self._path} has no version {_VERSION}",
-                hint="use the Penstock that wrote it",
-                code=Code.LOAD_NOT_CONTINUED,
+                "use the Penstock that wrote it",
+                Code.LOAD_NOT_CONTINUED,
             )
         try:
             return _state(fields)
@@ -179,8 +179,8 @@ class StateFile:
         except OSError as error:
             raise NeedsOperator(
                 f"{self._path} cannot be written: {error}",
-                hint="free the disk, or its rights",
-                code=Code.PATH_UNUSABLE,
+                "free the disk, or its rights",
+                Code.PATH_UNUSABLE,
             ) from error
 
 

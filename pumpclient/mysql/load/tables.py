@@ -209,8 +209,8 @@ def check_engines(tables: Sequence[SourceTable]) -> None:
         names = ", ".join(f"{t.schema}.{t.name} ({t.engine})" for t in others[:10])
         raise NeedsOperator(
             f"{len(others)} tables are of engines without transactions: {names}",
-            hint="ALTER TABLE … ENGINE = InnoDB, or skip them by the filters",
-            code=Code.ENGINE_WITHOUT_TRANSACTIONS,
+            "ALTER TABLE … ENGINE = InnoDB, or skip them by the filters",
+            Code.ENGINE_WITHOUT_TRANSACTIONS,
         )
 
 
@@ -311,8 +311,8 @@ class Targets:
             if target not in ours and self.exists(target):
                 raise NeedsOperator(
                     f"table {target[0]}.{target[1]} is there already, and not by this load",
-                    hint="drop it, skip it by the filters, or load into it (into-existing)",
-                    code=Code.LOAD_TARGET,
+                    "drop it, skip it by the filters, or load into it (into-existing)",
+                    Code.LOAD_TARGET,
                 )
 
     def check_definitions(self, tables: Iterable[SourceTable]) -> None:
@@ -337,22 +337,22 @@ class Targets:
                 if other != (schema, name):
                     raise NeedsOperator(
                         f"{'.'.join(other)} is loaded too, and letter case makes no difference",
-                        hint="skip one of them by the filters, or route it to another name",
-                        code=Code.ROUTE_CONFLICT,
+                        "skip one of them by the filters, or route it to another name",
+                        Code.ROUTE_CONFLICT,
                     )
                 first, known = columns.setdefault((schema, name), (table, _essence(found)))
                 if known != _essence(found):
                     raise NeedsOperator(
                         f"it and {first.schema}.{first.name} go into one table, and their columns"
                         " differ",
-                        hint="alter one of them on the server, then load again",
-                        code=Code.ROUTE_CONFLICT,
+                        "alter one of them on the server, then load again",
+                        Code.ROUTE_CONFLICT,
                     )
             except NeedsOperator as error:
                 raise NeedsOperator(
                     f"{table.schema}.{table.name} cannot be loaded: {error.problem}",
-                    hint=error.hint,
-                    code=error.code,
+                    error.hint,
+                    error.code,
                 ) from error
 
     def exists(self, target: Name) -> bool:

@@ -151,8 +151,8 @@ def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     if width is None:
         raise Malformed(
             f"a column begins with {size:#x}",
-            hint="the connection lost bytes",
-            code=Code.SERVER_AWAY,
+            "the connection lost bytes",
+            Code.SERVER_AWAY,
         )
     begin = at + width
     end = begin + int.from_bytes(data[at:begin], "little")
@@ -235,8 +235,8 @@ def _null_piece(stored: Stored) -> Callable[[], bytes]:
         if stored.column.is_not_null and not stored.column.is_generated:
             raise Malformed(
                 f"column {stored.column.name!r} is NOT NULL here and NULL there",
-                hint="alter one of them",
-                code=Code.TABLE_DIFFERS,
+                "alter one of them",
+                Code.TABLE_DIFFERS,
             )
         return stored.header + _NULL
 
@@ -270,9 +270,9 @@ def _text_of(column: ColumnInfo) -> Callable[[bytes], object]:
             raise NeedsOperator(
                 f"column {column.name!r} ({column.sql_type}): 0x{text[:_SHOWN_BYTES].hex()} is not"
                 f" valid UTF-8 (byte {error.start})",
-                hint="correct the value on the server, or make the column VARBINARY there, which"
+                "correct the value on the server, or make the column VARBINARY there, which"
                 " keeps its bytes; then load again",
-                code=Code.ROWS_EVENT,
+                Code.ROWS_EVENT,
             ) from error
 
     return value

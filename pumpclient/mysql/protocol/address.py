@@ -161,8 +161,8 @@ def refusal(number: int, message: str) -> PenstockError:
             return row.kind(problem, hint=hint, code=row.code)
     return NeedsOperator(
         f"the server refuses: error {number}: {message}",
-        hint="look the number up in the server's documentation",
-        code=Code.SERVER_REFUSES,
+        "look the number up in the server's documentation",
+        Code.SERVER_REFUSES,
     )
 
 
@@ -231,8 +231,8 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
     if host is None or parts.scheme not in _SCHEMES:
         raise NeedsOperator(
             f"the {what} is no URL of a server",
-            hint="write mysql://user:password@host:port/ and percent-encode special characters",
-            code=Code.URL_INVALID,
+            "write mysql://user:password@host:port/ and percent-encode special characters",
+            Code.URL_INVALID,
         )
     user = unquote(parts.username or "root")
     return ServerAddress(host, port, user, unquote(parts.password or "") or password)
@@ -246,14 +246,12 @@ def server_errors(address: object) -> Iterator[None]:
     except pymysql.err.MySQLError as error:
         number = error.args[0] if error.args else 0
         if isinstance(error, pymysql.err.InternalError) and number not in range(1000, 5000):
-            raise Retryable(f"{address}: {error}", code=Code.SERVER_AWAY) from error
+            raise Retryable(f"{address}: {error}", Code.SERVER_AWAY) from error
         if len(error.args) > 1 and isinstance(number, int):
             raise _located(refusal(number, str(error.args[1])), address) from error
-        raise Retryable(f"{address}: {error}", code=Code.SERVER_AWAY) from error
+        raise Retryable(f"{address}: {error}", Code.SERVER_AWAY) from error
     except OSError as error:
-        raise Retryable(
-            f"{address}: {error or type(error).__name__}", code=Code.SERVER_AWAY
-        ) from error
+        raise Retryable(f"{address}: {error or type(error).__name__}", Code.SERVER_AWAY) from error
 
 
 def _located(error: PenstockError, address: object) -> PenstockError:

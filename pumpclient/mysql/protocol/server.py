@@ -88,7 +88,7 @@ def master_status(connection: Connection, flavor: Flavor) -> MasterStatus:
     """Return the end of the binlog; raise `NeedsOperator` if the server writes no binlog."""
     found = first_known(connection, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
     if not found:
-        raise NeedsOperator("the server writes no binlog", hint=_HINT, code=Code.SERVER_SETTING)
+        raise NeedsOperator("the server writes no binlog", _HINT, Code.SERVER_SETTING)
     row = found[0]
     if flavor is Flavor.MARIADB:
         gtids = binlog_gtids(connection, flavor)
@@ -260,8 +260,6 @@ def checked_flavor(address: ServerAddress) -> Flavor:
                 continue
             finding = f"{check.name} is {check.found}"
             if check.required:
-                raise NeedsOperator(
-                    f"{address}: {finding}", hint=check.hint, code=Code.SERVER_SETTING
-                )
+                raise NeedsOperator(f"{address}: {finding}", check.hint, Code.SERVER_SETTING)
             log.warning("%s: %s: %s", address, finding, check.hint)
         return identify(connection).flavor

@@ -141,7 +141,7 @@ class PacketReader:
             return found
         raise Retryable(
             f"packet {found} of a dump where {expected} was due: packets are lost",
-            code=Code.SERVER_AWAY,
+            Code.SERVER_AWAY,
         )
 
     def _take(self, payload: bytes, events: list[bytes]) -> bool:
@@ -170,7 +170,7 @@ class PacketReader:
 
 def error_of(payload: bytes) -> Exception:
     if payload[:1] != bytes([_ERR]):
-        return Retryable(f"a packet of a dump begins with {payload[:1]!r}", code=Code.SERVER_AWAY)
+        return Retryable(f"a packet of a dump begins with {payload[:1]!r}", Code.SERVER_AWAY)
     (code,) = _ERROR.unpack_from(payload, 1)
     message = payload[9:] if payload[3:4] == b"#" else payload[3:]
     return refusal(code, message.decode("utf-8", "replace"))
@@ -308,8 +308,8 @@ class BinlogStream:
         if self.identity.flavor is not flavor:
             raise NeedsOperator(
                 f"{self._address} runs {self.identity.version}, the GTIDs are of {flavor.value}",
-                hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
-                code=Code.SERVER_POSITION_LOST,
+                f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
+                Code.SERVER_POSITION_LOST,
             )
 
     def _flags(self, *, to_the_end: bool = False) -> int:
@@ -348,7 +348,7 @@ class BinlogStream:
                 raise
             # The login succeeded, so the password is not wrong.
             problem = f"{self._address}: may not replicate: error {code}: {text}"
-            raise NeedsOperator(problem, hint=GRANT, code=Code.SERVER_GRANT) from error
+            raise NeedsOperator(problem, GRANT, Code.SERVER_GRANT) from error
 
     def _private(self, name: str) -> Any:
         # PyMySQL has no public way to send another command; a test checks that these exist.
@@ -374,7 +374,7 @@ class BinlogStream:
                 if now_s - heard_s > stalled_s:
                     raise Retryable(
                         f"{self._address}: neither event nor heartbeat for {stalled_s:g} s",
-                        code=Code.SERVER_AWAY,
+                        Code.SERVER_AWAY,
                     )
                 yield []
                 continue
@@ -393,8 +393,8 @@ class BinlogStream:
                 raise  # The next connection draws another.
             raise NeedsOperator(
                 f"{self._address}: {error}",
-                hint=f"another replica has server id {self._options.server_id}: choose another",
-                code=Code.SERVER_ID_TAKEN,
+                f"another replica has server id {self._options.server_id}: choose another",
+                Code.SERVER_ID_TAKEN,
             ) from error
         except NeedsOperator as error:
             problem = f"{self._address}: {error.problem}"
@@ -404,7 +404,7 @@ class BinlogStream:
         """Yield data from the socket, or None after each `idle_s` without data."""
         sock = self._private("_sock")
         if sock is None:
-            raise Retryable(f"{self._address}: the connection is closed", code=Code.SERVER_AWAY)
+            raise Retryable(f"{self._address}: the connection is closed", Code.SERVER_AWAY)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         timeout_ms = self._options.idle_s * 1000
@@ -421,12 +421,10 @@ class BinlogStream:
         except OSError as error:
             if not self._closing:
                 raise Retryable(
-                    f"{self._address}: the connection was cut: {error}", code=Code.SERVER_AWAY
+                    f"{self._address}: the connection was cut: {error}", Code.SERVER_AWAY
                 ) from error
         if not self._closing:
-            raise Retryable(
-                f"{self._address}: the server closed the connection", code=Code.SERVER_AWAY
-            )
+            raise Retryable(f"{self._address}: the server closed the connection", Code.SERVER_AWAY)
 
     def events(self) -> Iterator[bytes]:
         for batch in self.batches():

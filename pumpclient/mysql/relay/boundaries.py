@@ -176,7 +176,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
     files = files_in(folder)
     wanted = FileName.parse(meta.file) if meta.file else None
     if wanted is not None and (not files or files[-1] < wanted):
-        raise NeedsOperator(f"{folder} has no {wanted}", hint=_SHORT_HINT, code=Code.RELAY_DAMAGED)
+        raise NeedsOperator(f"{folder} has no {wanted}", _SHORT_HINT, Code.RELAY_DAMAGED)
     if not files:
         return Recovered(None, FIRST_POSITION, meta.gtids)
     path = folder / str(files[-1])
@@ -185,8 +185,8 @@ def recover(folder: Path, meta: Meta) -> Recovered:
     if size < trusted:
         raise NeedsOperator(
             f"{path} has {size} bytes, {trusted} were relayed",
-            hint=_SHORT_HINT,
-            code=Code.RELAY_DAMAGED,
+            _SHORT_HINT,
+            Code.RELAY_DAMAGED,
         )
     tracker = TransactionTracker(meta.gtids.copy())
     end = complete_until(path, tracker, trusted)

@@ -51,9 +51,7 @@ class FileName(NamedTuple):
         """Parse a file name; raise `Malformed` if `text` is not one."""
         found = _FILE.fullmatch(text)
         if found is None or int(found[2]) == 0:
-            raise Malformed(
-                f"{text!r} is no binlog file's name", hint=_FILE_HINT, code=Code.RELAY_UNUSABLE
-            )
+            raise Malformed(f"{text!r} is no binlog file's name", _FILE_HINT, Code.RELAY_UNUSABLE)
         return cls(found[1], int(found[2]))
 
     def __str__(self) -> str:
@@ -73,8 +71,8 @@ class SubDir(NamedTuple):
         if found is None or int(found[2]) == 0:
             raise Malformed(
                 f"{text!r} is no sub-directory of a relay log",
-                hint=_INDEX_HINT,
-                code=Code.RELAY_UNUSABLE,
+                _INDEX_HINT,
+                Code.RELAY_UNUSABLE,
             )
         return cls(found[1], int(found[2]))
 
@@ -98,9 +96,7 @@ class Location(NamedTuple):
         found = _LOCATED.fullmatch(text)
         if found is None or int(found[2]) == 0 or int(found[3]) == 0:
             hint = "write it as mysql-bin|000001.000003:4, the sub-directory's number in between"
-            raise Malformed(
-                f"{text!r} is no place in a relay log", hint=hint, code=Code.RELAY_UNUSABLE
-            )
+            raise Malformed(f"{text!r} is no place in a relay log", hint, Code.RELAY_UNUSABLE)
         return cls(int(found[2]), FileName(found[1], int(found[3])), int(found[4]))
 
     def __str__(self) -> str:
@@ -121,8 +117,8 @@ def read_index(text: str) -> list[SubDir]:
         if later.suffix != earlier.suffix + 1:
             raise NeedsOperator(
                 f"{INDEX_NAME}: {later} does not follow {earlier}",
-                hint=_INDEX_HINT,
-                code=Code.RELAY_UNUSABLE,
+                _INDEX_HINT,
+                Code.RELAY_UNUSABLE,
             )
     return listed
 
@@ -150,10 +146,10 @@ class Meta:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise Malformed(
-                f"{META_NAME} is not TOML: {error}", hint=hint, code=Code.RELAY_UNUSABLE
+                f"{META_NAME} is not TOML: {error}", hint, Code.RELAY_UNUSABLE
             ) from error
         if {key: type(value) for key, value in found.items()} != _KEYS or found["binlog-pos"] < 0:
-            raise Malformed(f"{META_NAME} says {found}", hint=hint, code=Code.RELAY_UNUSABLE)
+            raise Malformed(f"{META_NAME} says {found}", hint, Code.RELAY_UNUSABLE)
         gtids = parse_gtid_set(found["binlog-gtid"], flavor)
         return cls(found["binlog-name"], found["binlog-pos"], gtids)
 
@@ -179,8 +175,8 @@ class RelayFolder:
             if not (root / str(sub_dir)).is_dir():
                 raise NeedsOperator(
                     f"{index} names {sub_dir}, which is not there",
-                    hint="restore it, or move the relay log away and start from a checkpoint",
-                    code=Code.RELAY_DAMAGED,
+                    "restore it, or move the relay log away and start from a checkpoint",
+                    Code.RELAY_DAMAGED,
                 )
 
     @property
@@ -223,8 +219,8 @@ class RelayFolder:
         if found:
             raise NeedsOperator(
                 f"{path} holds {found[0]}, and {INDEX_NAME} does not name it",
-                hint="move that directory away: it is not of this relay log, or the index is old",
-                code=Code.RELAY_UNUSABLE,
+                "move that directory away: it is not of this relay log, or the index is old",
+                Code.RELAY_UNUSABLE,
             )
 
     def trim(self) -> list[SubDir]:

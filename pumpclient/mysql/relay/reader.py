@@ -213,8 +213,8 @@ class RelayReader:
             elif now_s > deadline_s:
                 raise NeedsOperator(
                     f"{path} has {size} bytes, {self.location.position} were read before",
-                    hint=_GONE_HINT,
-                    code=Code.RELAY_DAMAGED,
+                    _GONE_HINT,
+                    Code.RELAY_DAMAGED,
                 )
             self._seen = self._growth.end if self._growth is not None else None
             yield Chunk(self.location, [])
@@ -279,7 +279,7 @@ class RelayReader:
         later = self._next()
         if later is not None:
             raise NeedsOperator(
-                f"{path} is not there, and {later} is", hint=_GONE_HINT, code=Code.RELAY_DAMAGED
+                f"{path} is not there, and {later} is", _GONE_HINT, Code.RELAY_DAMAGED
             )
 
 

@@ -120,9 +120,9 @@ class Transformer:
     def _damaged(self, what: str) -> Malformed:
         return Malformed(
             f"the event at {self.writer.at} of the server's {self.writer.file} is damaged: {what}",
-            hint="mariadb-binlog or mysqlbinlog with --verify-binlog-checksum on the server tells"
+            "mariadb-binlog or mysqlbinlog with --verify-binlog-checksum on the server tells"
             f" whether its file is; if so, {RELOAD_ALL}",
-            code=Code.EVENT_MALFORMED,
+            Code.EVENT_MALFORMED,
         )
 
 

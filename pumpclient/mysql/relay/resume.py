@@ -263,9 +263,9 @@ def lacks(has: GtidSet, gtids: GtidSet) -> GtidSet:
 def other_history(address: ServerAddress, problem: str, history: History) -> NeedsOperator:
     return NeedsOperator(
         f"{address} has another history, which begins with {history}: {problem}",
-        hint=f"{RELOAD_ALL}; or follow that history from its beginning (penstock source continue"
+        f"{RELOAD_ALL}; or follow that history from its beginning (penstock source continue"
         " --accept-gap): what lies between is missing downstream until its tables are reloaded",
-        code=Code.SERVER_RESET,
+        Code.SERVER_RESET,
     )
 
 
@@ -274,7 +274,7 @@ def check_same(address: ServerAddress, answered: ServerIdentity, identity: Serve
     if answered != identity:
         raise Retryable(
             f"{address} leads to {answered.uuid}, just now {identity.uuid}",
-            code=Code.SERVER_POSITION_LOST,
+            Code.SERVER_POSITION_LOST,
         )
 
 
@@ -289,8 +289,8 @@ def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
         other = Flavor.MYSQL if identity.flavor is Flavor.MARIADB else Flavor.MARIADB
         raise NeedsOperator(
             f"the relay log is of a {other.value}, the server runs {identity.version}",
-            hint=f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
-            code=Code.SERVER_POSITION_LOST,
+            f"a source cannot go over from MySQL to MariaDB or back: {RELOAD_ALL}",
+            Code.SERVER_POSITION_LOST,
         ) from error
 
 
@@ -305,7 +305,7 @@ def description_of(
         for event in stream.events():
             if read_header(event).type == EventType.FORMAT_DESCRIPTION:
                 return stream.identity, event
-    raise Retryable(f"{address}: the stream ended before {file} began", code=Code.SERVER_AWAY)
+    raise Retryable(f"{address}: the stream ended before {file} began", Code.SERVER_AWAY)
 
 
 class History(NamedTuple):
@@ -357,7 +357,7 @@ def file_after(
                 file = rotate_of(event).file
             elif file:
                 return stream.identity, file  # Otherwise a refusal would have come.
-    raise Retryable(f"{address}: the stream ended before it began", code=Code.SERVER_AWAY)
+    raise Retryable(f"{address}: the stream ended before it began", Code.SERVER_AWAY)
 
 
 def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
@@ -377,7 +377,7 @@ def file_at(address: ServerAddress, options: StreamOptions, time_s: int) -> str:
             high = middle
     if not names:
         raise NeedsOperator(
-            f"{address} has no binlog", hint="start it with log_bin", code=Code.SERVER_SETTING
+            f"{address} has no binlog", "start it with log_bin", Code.SERVER_SETTING
         )
     if low == 0:
         raise Purged(

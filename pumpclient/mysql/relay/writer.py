@@ -233,8 +233,8 @@ def _dummy(size: int, start: int, near: Header, checksum: Checksum) -> bytes:
     if size < _VARIABLE_SIZE_MIN + protected:
         raise Malformed(
             f"a hole of {size} bytes at {start}, which no event fits into",
-            hint="the server's file is damaged, or the relay log is not of this server",
-            code=Code.EVENT_MALFORMED,
+            "the server's file is damaged, or the relay log is not of this server",
+            Code.EVENT_MALFORMED,
         )
     flags = EventFlag.SUPPRESS_USE | EventFlag.RELAY_LOG
     end = (start + size) & _POSITION_MASK

@@ -52,16 +52,16 @@ def reading_of(column: Column) -> Reading:
         if column.is_unsigned is None:
             raise NeedsOperator(
                 f"the binlog does not have the sign of {real.name}",
-                hint=_FULL,
-                code=Code.BINLOG_INCOMPLETE,
+                _FULL,
+                Code.BINLOG_INCOMPLETE,
             )
         return integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
     make = _MAKERS.get(real)
     if make is None:
         raise Malformed(
             f"values of type {real.name} are not known",
-            hint="rebuild the table with the server's own version: ALTER TABLE … FORCE",
-            code=Code.ROWS_EVENT,
+            "rebuild the table with the server's own version: ALTER TABLE … FORCE",
+            Code.ROWS_EVENT,
         )
     return make(column)
 
@@ -70,8 +70,8 @@ def _charset(column: Column) -> Charset:
     if column.collation is None:
         raise NeedsOperator(
             f"the binlog does not have the charset of {column.name}",
-            hint=_FULL,
-            code=Code.BINLOG_INCOMPLETE,
+            _FULL,
+            Code.BINLOG_INCOMPLETE,
         )
     return charset_of(column.collation)
 
@@ -94,8 +94,8 @@ def _prefix(column: Column) -> int:
     if column.metadata not in PREFIX_CODES:
         raise Malformed(
             f"a {column.type.name} with lengths of {column.metadata} bytes",
-            hint="the TABLE_MAP is damaged",
-            code=Code.ROWS_EVENT,
+            "the TABLE_MAP is damaged",
+            Code.ROWS_EVENT,
         )
     return column.metadata
 
@@ -109,7 +109,7 @@ def _bit(column: Column) -> Reading:
     # The metadata is a pair: bits past the last whole byte, whole bytes.
     bits = (column.metadata & 0xFF) * 8 + (column.metadata >> 8)
     if not 0 < bits <= 64:
-        raise Malformed(f"a BIT({bits})", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT)
+        raise Malformed(f"a BIT({bits})", "the TABLE_MAP is damaged", Code.ROWS_EVENT)
     return bit(bits)
 
 

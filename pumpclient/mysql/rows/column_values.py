@@ -95,8 +95,8 @@ def decimal_reading(precision: int, scale: int) -> Reading:
     if not 0 < precision <= _DIGITS_MAX or scale > min(precision, _SCALE_MAX):
         raise Malformed(
             f"a DECIMAL({precision},{scale}) cannot exist",
-            hint="the TABLE_MAP is damaged",
-            code=Code.ROWS_EVENT,
+            "the TABLE_MAP is damaged",
+            Code.ROWS_EVENT,
         )
     name = f"decimal_{precision}_{scale}"
     read, size = _decimal_reader(precision, scale)
@@ -192,14 +192,14 @@ def decompressed(raw: bytes) -> bytes:
     except zlib.error as error:
         raise Malformed(
             f"a damaged COMPRESSED value: {error}",
-            hint="bytes of the event are lost",
-            code=Code.ROWS_EVENT,
+            "bytes of the event are lost",
+            Code.ROWS_EVENT,
         ) from error
     if len(plain) != length:
         raise Malformed(
             f"a COMPRESSED value is not of the {length} bytes it promises",
-            hint="bytes of the event are lost",
-            code=Code.ROWS_EVENT,
+            "bytes of the event are lost",
+            Code.ROWS_EVENT,
         )
     return plain
 
@@ -222,7 +222,7 @@ def choice(size: int) -> Reading:
     """Return the reading of ENUM and SET: a number; see `Column.labels`."""
     if not 1 <= size <= 8:
         raise Malformed(
-            f"an ENUM or SET of {size} bytes", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT
+            f"an ENUM or SET of {size} bytes", "the TABLE_MAP is damaged", Code.ROWS_EVENT
         )
     return unsigned(size)
 
@@ -262,8 +262,8 @@ def declared(name: str) -> Reading:
     if name not in _DECLARED:
         raise Malformed(
             f"{name!r} is no type that comes as bytes",
-            hint=", ".join(_DECLARED),
-            code=Code.ROWS_EVENT,
+            ", ".join(_DECLARED),
+            Code.ROWS_EVENT,
         )
     size, read = _DECLARED[name]
     function = f"{name}_text"
@@ -306,9 +306,7 @@ _SECONDS = Texts(lambda s: f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}")
 def fraction_size(fsp: int) -> int:
     """Return the bytes of `fsp` fraction digits; raise `Malformed` for more than six."""
     if fsp > FSP_MAX:
-        raise Malformed(
-            f"{fsp} fraction digits", hint="the TABLE_MAP is damaged", code=Code.ROWS_EVENT
-        )
+        raise Malformed(f"{fsp} fraction digits", "the TABLE_MAP is damaged", Code.ROWS_EVENT)
     return (fsp + 1) // 2
 
 

@@ -73,7 +73,7 @@ class Opaque(NamedTuple):
 
 
 def malformed(problem: str) -> Malformed:
-    return Malformed(f"JSON: {problem}", hint=_HINT, code=Code.ROWS_EVENT)
+    return Malformed(f"JSON: {problem}", _HINT, Code.ROWS_EVENT)
 
 
 def inlined(is_large: bool) -> set[int]:

@@ -80,7 +80,7 @@ def unreadable(
         problem = f"column {name} ({format_of(column)}) {problem}"
         if isinstance(error, Malformed):
             problem = f"column {name} ({format_of(column)}): {error.problem}"
-    return Malformed(f"rows of {table_map.name}: {problem}", hint=hint, code=code)
+    return Malformed(f"rows of {table_map.name}: {problem}", hint, code)
 
 
 def format_of(column: Column) -> str:
@@ -187,8 +187,8 @@ class ImageReader:
         if missing:
             raise NeedsOperator(
                 f"the images of {self._name} do not have its columns {missing}",
-                hint="set the server's binlog_row_image to FULL, and reconnect its clients",
-                code=Code.BINLOG_INCOMPLETE,
+                "set the server's binlog_row_image to FULL, and reconnect its clients",
+                Code.BINLOG_INCOMPLETE,
             )
 
     def _after(self, body: BodyReader, event: RowsEvent, old: list[bytes | None]) -> Row:
@@ -251,9 +251,7 @@ class Decoder:
         self._optional = optional
         width = len(table_map.columns)
         if not width:
-            raise Malformed(
-                f"table {table_map.name} has no columns", hint=_HINT, code=Code.ROWS_EVENT
-            )
+            raise Malformed(f"table {table_map.name} has no columns", _HINT, Code.ROWS_EVENT)
         self._readings = [reading_of(column) for column in table_map.columns]
         self._wanted = columns_wanted
         self._id_size = id_size

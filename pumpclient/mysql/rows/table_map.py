@@ -190,8 +190,8 @@ def wire_type(number: int) -> WireType:
     except ValueError:
         raise Malformed(
             f"column type {number} is unknown",
-            hint="a newer version of Penstock may know it",
-            code=Code.ROWS_EVENT,
+            "a newer version of Penstock may know it",
+            Code.ROWS_EVENT,
         ) from None
 
 

@@ -87,22 +87,22 @@ def _waited(
         if reload.get("state") == "failed":
             raise NeedsOperator(
                 f"{label} was not loaded again: {reload['problem']}",
-                hint=reload["hint"],
-                code=Code.NODE_STATE,
+                reload["hint"],
+                Code.NODE_STATE,
             )
         if not left_out["reload_number"]:
             raise NeedsOperator(
                 f"the reload of {label} was ended before it was done",
-                hint=f"penstock source reload {label}",
-                code=Code.NODE_STATE,
+                f"penstock source reload {label}",
+                Code.NODE_STATE,
             )
         sleep(_POLL_S)
     report = found.get("reloaded", {}).get(label)
     if report is None:
         raise NeedsOperator(
             f"{label} is not loaded again under this name: the server renamed it",
-            hint="see penstock source status",
-            code=Code.NODE_STATE,
+            "see penstock source status",
+            Code.NODE_STATE,
         )
     return report_text(label, report)
 
@@ -223,9 +223,9 @@ def ask(argv: Sequence[str]) -> str:
     if not at:
         raise NeedsOperator(
             f"{PROG} {asked.command} changes a source, and none is named",
-            hint="name it by --status-addr HOST:PORT or --config FILE; its status page and the"
+            "name it by --status-addr HOST:PORT or --config FILE; its status page and the"
             " console show the whole command",
-            code=Code.COMMAND_INVALID,
+            Code.COMMAND_INVALID,
         )
     _check_asked(asked, settings)
     if asked.command == "reload" and asked.all:
@@ -251,8 +251,8 @@ def _check_identity(status_addr: str, source_id: str) -> None:
         raise NeedsOperator(
             f"the source at {status_addr} is {found!r}, and the settings are those of"
             f" {source_id!r}",
-            hint="give --status-addr, or status-addr in the settings",
-            code=Code.COMMAND_INVALID,
+            "give --status-addr, or status-addr in the settings",
+            Code.COMMAND_INVALID,
         )
 
 
@@ -268,10 +268,10 @@ def _check_asked(asked: argparse.Namespace, settings: SourceConfig | None) -> No
     elif asked.command == "continue" and not asked.accept_gap:
         problem = "what the source had not read of the history before stays missing downstream"
         hint = "give --accept-gap, or load all tables again: penstock source reload --all"
-        raise NeedsOperator(problem, hint=hint, code=Code.NOT_CONFIRMED)
+        raise NeedsOperator(problem, hint, Code.NOT_CONFIRMED)
     else:
         return
-    raise NeedsOperator(problem, hint=hint, code=Code.COMMAND_INVALID)
+    raise NeedsOperator(problem, hint, Code.COMMAND_INVALID)
 
 
 def _answer(status_addr: str, method: str, path: str) -> str:
@@ -283,9 +283,7 @@ def _answer(status_addr: str, method: str, path: str) -> str:
         answer = connection.getresponse()
         text = answer.read().decode()
     except (OSError, http.client.HTTPException) as error:
-        raise Retryable(
-            f"no source answers at {status_addr}: {error!r}", code=Code.NODE_AWAY
-        ) from error
+        raise Retryable(f"no source answers at {status_addr}: {error!r}", Code.NODE_AWAY) from error
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:
@@ -299,10 +297,10 @@ def _refusal(text: str) -> PenstockError:
         problem, hint = answer["error"], answer.get("hint")
         code = code_named(answer["code"]) or Code.NODE_REFUSES
     except (ValueError, KeyError, TypeError):
-        return NeedsOperator(text.strip(), hint="look at the source's log", code=Code.NODE_REFUSES)
+        return NeedsOperator(text.strip(), "look at the source's log", Code.NODE_REFUSES)
     if hint:
-        return NeedsOperator(problem, hint=hint, code=code)
-    return Retryable(problem, code=code)
+        return NeedsOperator(problem, hint, code)
+    return Retryable(problem, code)
 
 
 def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
@@ -345,7 +343,7 @@ def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
         case verb if verb in VERBS:
             if not asked.at:
                 raise NeedsOperator(
-                    "the source is stopped", hint="name the place: --at", code=Code.COMMAND_INVALID
+                    "the source is stopped", "name the place: --at", Code.COMMAND_INVALID
                 )
             sql = getattr(asked, "sql", "")
             return [override_at(verb, asked.at, (sql,) if sql else ())]
@@ -369,8 +367,8 @@ def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
         if found is None:
             raise NeedsOperator(
                 f"source {settings.source_id} has not begun: it has no checkpoint",
-                hint="skip tables by ignore-tables in its settings",
-                code=Code.NODE_STATE,
+                "skip tables by ignore-tables in its settings",
+                Code.NODE_STATE,
             )
         changed, text = edit(found)
         store.save(changed)

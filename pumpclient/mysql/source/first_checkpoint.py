@@ -94,7 +94,7 @@ def _place_of(
         gtids = parse_gtid_set(start, identity.flavor)
     except Malformed as error:
         raise NeedsOperator(
-            f"start {start!r}: {error.problem}", hint=_HINT, code=Code.POSITION_INVALID
+            f"start {start!r}: {error.problem}", _HINT, Code.POSITION_INVALID
         ) from error
     _, file = file_after(address, options, gtids)
     return _at(root, identity, file, FIRST_POSITION, gtids=str(gtids))
@@ -105,9 +105,7 @@ def moment_s(text: str) -> int:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise NeedsOperator(
-            f"{text!r} is no moment", hint=_HINT, code=Code.POSITION_INVALID
-        ) from error
+        raise NeedsOperator(f"{text!r} is no moment", _HINT, Code.POSITION_INVALID) from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp())
 
 
@@ -153,8 +151,8 @@ def _at(
     if position < FIRST_POSITION:
         raise NeedsOperator(
             f"position {position} of {file}",
-            hint="a file's first one is 4",
-            code=Code.POSITION_INVALID,
+            "a file's first one is 4",
+            Code.POSITION_INVALID,
         )
     there = file_in(root, name)
     suffix = there.suffix if there else _next_suffix(root)
@@ -173,8 +171,8 @@ def _next_suffix(root: Path) -> int:
     if root.exists() and any(root.iterdir()):
         raise NeedsOperator(
             f"the relay log in {root} does not have that place",
-            hint="give an empty relay-dir",
-            code=Code.POSITION_INVALID,
+            "give an empty relay-dir",
+            Code.POSITION_INVALID,
         )
     return 1
 
@@ -279,6 +277,6 @@ def _check_not_older(checkpoint: Checkpoint, root: Path) -> None:
         raise NeedsOperator(
             f"the checkpoint is at {checkpoint.done} of {checkpoint.server}, and the relay log in"
             f" {root} has {server or 'nothing'} there: it is older, or of another source",
-            hint="move it away: the log is fetched again from the server",
-            code=Code.RELAY_DAMAGED,
+            "move it away: the log is fetched again from the server",
+            Code.RELAY_DAMAGED,
         )

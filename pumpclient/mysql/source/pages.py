@@ -118,9 +118,7 @@ class Pages:
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         action = names["action"]
         if action not in ("pause", "resume"):
-            raise NeedsOperator(
-                f"no action {action!r}", hint="pause or resume", code=Code.COMMAND_INVALID
-            )
+            raise NeedsOperator(f"no action {action!r}", "pause or resume", Code.COMMAND_INVALID)
         await asyncio.to_thread(getattr(self._service, action))
         return Answer(f"{action}: done\n")
 
@@ -128,14 +126,12 @@ class Pages:
         verb, place = names["verb"], names["place"].removeprefix("-")
         sql = names["sql"] if names["sql"] != "-" else ""
         if verb not in VERBS:
-            raise NeedsOperator(
-                f"no verb {verb!r}", hint=", ".join(VERBS), code=Code.COMMAND_INVALID
-            )
+            raise NeedsOperator(f"no verb {verb!r}", ", ".join(VERBS), Code.COMMAND_INVALID)
         if bool(sql) == (verb == "skip"):
             raise NeedsOperator(
                 f"{verb} {'takes no' if sql else 'needs a'} statement",
-                hint="as --help says",
-                code=Code.COMMAND_INVALID,
+                "as --help says",
+                Code.COMMAND_INVALID,
             )
         statements = (sql,) if sql else ()
         return Answer(await asyncio.to_thread(self._service.rule, verb, place, statements))
@@ -159,7 +155,7 @@ class Pages:
         purger, what = self._service.purger, names["what"].removeprefix("-")
         if purger is None:
             raise NeedsOperator(
-                "the relay log is not open yet", hint="try again in a moment", code=Code.NODE_STATE
+                "the relay log is not open yet", "try again in a moment", Code.NODE_STATE
             )
         match names["strategy"]:
             case "inactive":
@@ -171,8 +167,8 @@ class Pages:
             case other:
                 raise NeedsOperator(
                     f"no strategy {other!r}",
-                    hint="inactive, filename or time",
-                    code=Code.COMMAND_INVALID,
+                    "inactive, filename or time",
+                    Code.COMMAND_INVALID,
                 )
         return Answer("".join(f"{name}\n" for name in gone) or "nothing to purge\n")
 

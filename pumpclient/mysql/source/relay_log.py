@@ -101,7 +101,7 @@ class RelayLog:
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, PenstockError):
             error = NeedsOperator(
-                f"the relay log in {self.dir}: {error}", hint=_OPENED_HINT, code=Code.RELAY_UNUSABLE
+                f"the relay log in {self.dir}: {error}", _OPENED_HINT, Code.RELAY_UNUSABLE
             )
         self.failure = error
         self._ended()
@@ -181,16 +181,14 @@ class Purger:
         if needed is None:
             raise NeedsOperator(
                 "no one has said which files are still to be read",
-                hint="start the source first",
-                code=Code.NODE_STATE,
+                "start the source first",
+                Code.NODE_STATE,
             )
         return needed
 
     def _purge(self, may_go: Callable[[Path], bool], end: Location | None = None) -> list[str]:
         if not self._busy.acquire(blocking=False):
-            raise NeedsOperator(
-                "another purge is under way", hint="wait for its end", code=Code.NODE_STATE
-            )
+            raise NeedsOperator("another purge is under way", "wait for its end", Code.NODE_STATE)
         try:
             return self._purged(may_go, end or self._place())
         finally:

@@ -136,8 +136,8 @@ class SourceService:
         if not place:
             raise NeedsOperator(
                 "no statement has failed",
-                hint="name its place, file:position",
-                code=Code.NODE_STATE,
+                "name its place, file:position",
+                Code.NODE_STATE,
             )
         return self.change(override_at(verb, place, statements))
 
@@ -180,7 +180,7 @@ class SourceService:
             raise Retryable(
                 "the source does not get to it: it is starting, loading, or waits for etcd or"
                 " Pumps",
-                code=Code.NODE_STATE,
+                Code.NODE_STATE,
             ) from None
 
     def _interrupt(self, *, syncer: bool = True) -> None:
@@ -216,9 +216,7 @@ class SourceService:
         for _, done in edits:
             if done.set_running_or_notify_cancel():
                 done.set_exception(
-                    Retryable(
-                        "the source stops: ask again once it is stopped", code=Code.NODE_STATE
-                    )
+                    Retryable("the source stops: ask again once it is stopped", Code.NODE_STATE)
                 )
 
     def _started(self, opened: ExitStack) -> tuple[SyncContext, Checkpoint]:

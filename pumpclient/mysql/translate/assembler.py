@@ -69,14 +69,14 @@ def refuse_losses(event: Event, place: Location) -> None:
     if isinstance(event, Incident):
         raise NeedsOperator(
             f"the server says at {place} that its binlog lacks changes: {event}",
-            hint="compare the tables, load them again, and begin after this place",
-            code=Code.BINLOG_INCOMPLETE,
+            "compare the tables, load them again, and begin after this place",
+            Code.BINLOG_INCOMPLETE,
         )
     if isinstance(event, StatementPart):
         raise NeedsOperator(
             f"{event.type.name} at {place}: LOAD DATA in statement format",
-            hint="set the server's binlog_format to ROW and reconnect its clients",
-            code=Code.BINLOG_INCOMPLETE,
+            "set the server's binlog_format to ROW and reconnect its clients",
+            Code.BINLOG_INCOMPLETE,
         )
 
 
@@ -117,8 +117,8 @@ class PreparedRows:
             raise NeedsOperator(
                 f"{waiting} bytes of rows wait for an XA COMMIT, the oldest since"
                 f" {min([*self.begins, prepared.begin])}; more than {self._bytes_max} are not kept",
-                hint="end what XA RECOVER lists on the server, or raise the bound",
-                code=Code.XA_PREPARED,
+                "end what XA RECOVER lists on the server, or raise the bound",
+                Code.XA_PREPARED,
             )
 
     def keep(self, xid: XaId, prepared: Prepared) -> None:
@@ -335,8 +335,8 @@ class Assembler:
         except KeyError:
             raise Malformed(
                 f"rows at {begin.at(at)} of a table that no TABLE_MAP named",
-                hint="begin at the start of a transaction",
-                code=Code.ROWS_EVENT,
+                "begin at the start of a transaction",
+                Code.ROWS_EVENT,
             ) from None
         if made is None:
             return None
@@ -379,9 +379,9 @@ class Assembler:
                 self._refuse(end, NeedsOperator(
                     f"a ROLLBACK at {begin} follows rows that were logged, as servers do it"
                     " when tables without transactions are among them: some stayed, some did not",
-                    hint="run ALTER TABLE … ENGINE = InnoDB on the server, stop the source, then"
+                    "run ALTER TABLE … ENGINE = InnoDB on the server, stop the source, then"
                     " run `penstock source reload --all --config FILE` and start it",
-                    code=Code.ENGINE_WITHOUT_TRANSACTIONS,
+                    Code.ENGINE_WITHOUT_TRANSACTIONS,
                 ))  # fmt: skip
                 yield Undone()
             if b"TO" not in words[1:3]:
@@ -426,8 +426,8 @@ class Assembler:
                 self._refuse(end, NeedsOperator(
                     f"XA COMMIT {name.decode()} at {begin}: its rows are before the place where"
                     " this source began",
-                    hint="begin before its XA PREPARE, or compare the tables and skip this place",
-                    code=Code.XA_PREPARED,
+                    "begin before its XA PREPARE, or compare the tables and skip this place",
+                    Code.XA_PREPARED,
                 ))  # fmt: skip
                 yield SkippedRows(None, None)
             if verb == b"COMMIT" and own is not None and not self._was_done(end):
@@ -436,8 +436,8 @@ class Assembler:
         elif verb != b"END":
             self._refuse(end, NeedsOperator(
                 f"{query.statement[:80]!r} at {begin} is no XA statement that is known",
-                hint="skip this place",
-                code=Code.XA_PREPARED,
+                "skip this place",
+                Code.XA_PREPARED,
             ))  # fmt: skip
             yield SkippedRows(None, None)
 

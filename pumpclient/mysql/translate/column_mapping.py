@@ -226,7 +226,7 @@ def _collation_of(charset: str) -> int:
         except NeedsOperator:
             continue
     raise NeedsOperator(
-        f"charset {charset!r} is unknown", hint="convert the column to utf8mb4", code=Code.CHARSET
+        f"charset {charset!r} is unknown", "convert the column to utf8mb4", Code.CHARSET
     )
 
 
@@ -252,7 +252,7 @@ def _check(table_map: TableMap, pair: ColumnPair) -> None:
 
 
 def _mismatch(table_map: TableMap, problem: str, hint: str = _HINT) -> NeedsOperator:
-    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint=hint, code=Code.TABLE_DIFFERS)
+    return NeedsOperator(f"rows of {table_map.name}: {problem}", hint, Code.TABLE_DIFFERS)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -134,13 +134,13 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise NeedsOperator(
-            f"{pattern!r} is no pattern: {error}", hint="write a regex", code=Code.FILTER_RULE
+            f"{pattern!r} is no pattern: {error}", "write a regex", Code.FILTER_RULE
         ) from error
     if compiled.groups != 1 or not (pattern.startswith("^") and pattern.endswith("$")):
         raise NeedsOperator(
             f"{pattern!r} must have one group, the table's name, and be anchored at both ends",
-            hint=f"such as {SHADOW[0]!r}",
-            code=Code.FILTER_RULE,
+            f"such as {SHADOW[0]!r}",
+            Code.FILTER_RULE,
         )
     return compiled
 
@@ -149,8 +149,8 @@ def _odd(old: Name, new: Name, why: str) -> NeedsOperator:
     pair = f"RENAME {'.'.join(old)} TO {'.'.join(new)}"
     return NeedsOperator(
         f"{pair}: {why}, so the online DDL cannot be followed",
-        hint=_ONLINE_HINT,
-        code=Code.ONLINE_DDL,
+        _ONLINE_HINT,
+        Code.ONLINE_DDL,
     )
 
 
@@ -284,9 +284,7 @@ class Translator:
         try:
             parts = list(_split(text))
         except NeedsOperator as error:
-            raise NeedsOperator(
-                f"{error.problem}: {text[:200]!r}", hint=_HINT, code=error.code
-            ) from error
+            raise NeedsOperator(f"{error.problem}: {text[:200]!r}", _HINT, error.code) from error
         for whole, parsed in parts:
             for sql, statement in self._each(whole, parsed, schema):
                 made, kept = self._piece(written_out(sql), statement, schema, kept)
@@ -306,9 +304,9 @@ class Translator:
                 return Translation((), kept, f"{tables}: not replicated")
         raise NeedsOperator(
             f"the binlog has changes of rows as a statement ({why}): {text[:200]!r}",
-            hint="set the server's binlog_format to ROW and reconnect its clients; skip this"
+            "set the server's binlog_format to ROW and reconnect its clients; skip this"
             " statement, then reload the replicated tables that it changed",
-            code=Code.BINLOG_INCOMPLETE,
+            Code.BINLOG_INCOMPLETE,
         )
 
     def _each(self, sql: str, statement: Statement, schema: str) -> Iterable[tuple[str, Statement]]:
@@ -351,8 +349,8 @@ class Translator:
         if not all(passed):
             raise NeedsOperator(
                 f"{sql!r} concerns replicated tables and others that filters skip",
-                hint=_HINT,
-                code=Code.FILTER_STOPS,
+                _HINT,
+                Code.FILTER_STOPS,
             )
         return [Piece(rename_tables(sql, schema or None, self.target), tables, sql)], kept
 

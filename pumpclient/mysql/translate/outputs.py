@@ -204,8 +204,8 @@ class SequenceRows:
             raise Malformed(
                 f"{table_map.name} is a sequence here and a table of {len(table_map.columns)}"
                 " columns there",
-                hint="drop the sequence here, or skip the table",
-                code=Code.TABLE_DIFFERS,
+                "drop the sequence here, or skip the table",
+                Code.TABLE_DIFFERS,
             )
         declared: dict[int, dict[str, Any]] = {
             n: {"name": column, "is_unsigned": wire.is_unsigned or column in _UNSIGNED}

@@ -327,9 +327,9 @@ def temporary_reason(text: str) -> str | None:
     if words[0] == "CREATE" and kind == "TABLE" and ("word", "LIKE") in tokens[:_COPY_TOKENS]:
         raise NeedsOperator(
             f"the statement copies a temporary table, which the binlog does not describe: {text}",
-            hint="set the server's binlog_format to ROW and reconnect its clients; replace this"
+            "set the server's binlog_format to ROW and reconnect its clients; replace this"
             " statement by a CREATE TABLE as SHOW CREATE TABLE prints it",
-            code=Code.BINLOG_INCOMPLETE,
+            Code.BINLOG_INCOMPLETE,
         )
     return None
 

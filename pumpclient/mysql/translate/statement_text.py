@@ -128,8 +128,8 @@ def statement_text(query: Query) -> str:
     except UnicodeDecodeError as error:
         raise NeedsOperator(
             f"a statement is not in its session's character set: {query.statement[:80]!r}",
-            hint="give a statement to run instead of it, or skip it",
-            code=Code.DDL_UNREADABLE,
+            "give a statement to run instead of it, or skip it",
+            Code.DDL_UNREADABLE,
         ) from error
 
 
@@ -229,14 +229,14 @@ def _rewritten(kind: str, piece: str, sql_mode: int, dialect: Dialect) -> str:
     if kind == "other_type" and _means_another(piece.upper(), sql_mode, dialect):
         raise NeedsOperator(
             f"{piece} means another type under its session's sql_mode",
-            hint="give the statement with the types that SHOW CREATE TABLE prints instead of it",
-            code=Code.DDL_UNREADABLE,
+            "give the statement with the types that SHOW CREATE TABLE prints instead of it",
+            Code.DDL_UNREADABLE,
         )
     if kind == "pipes" and sql_mode & PIPES_AS_CONCAT:
         raise NeedsOperator(
             "a DDL joins texts by ||, which means another thing under the default sql_mode",
-            hint="give the statement with CONCAT instead of it",
-            code=Code.DDL_UNREADABLE,
+            "give the statement with CONCAT instead of it",
+            Code.DDL_UNREADABLE,
         )
     return piece
 
@@ -244,8 +244,8 @@ def _rewritten(kind: str, piece: str, sql_mode: int, dialect: Dialect) -> str:
 def _unended(text: str, at: int) -> NeedsOperator:
     return NeedsOperator(
         f"a statement holds a quote or comment that never ends near {text[at : at + 30]!r}",
-        hint="give a statement to run instead of it, or skip it",
-        code=Code.DDL_UNREADABLE,
+        "give a statement to run instead of it, or skip it",
+        Code.DDL_UNREADABLE,
     )
 
 

@@ -85,8 +85,8 @@ def _changes(
         elif is_current:
             raise Malformed(
                 "a row of its history becomes current",
-                hint="compare the table here with it there",
-                code=Code.TABLE_DIFFERS,
+                "compare the table here with it there",
+                Code.TABLE_DIFFERS,
             )
 
 
@@ -174,7 +174,7 @@ class Transcoder:
         except Malformed as error:
             found = self._unreadable(type_, body, error)
             hint = found.hint or "compare the table here with the one there"
-            raise NeedsOperator(found.problem, hint=hint, code=found.code) from error
+            raise NeedsOperator(found.problem, hint, found.code) from error
         except UNREADABLE as error:
             raise self._unreadable(type_, body, error) from error
 
@@ -194,8 +194,8 @@ class Transcoder:
         if not self._is_whole(event):
             raise Malformed(
                 "its images lack columns",
-                hint="SET GLOBAL binlog_row_image = 'FULL' there",
-                code=Code.BINLOG_INCOMPLETE,
+                "SET GLOBAL binlog_row_image = 'FULL' there",
+                Code.BINLOG_INCOMPLETE,
             )
         kind = event.layout.kind
         read = self._read_new if kind is Kind.INSERT else self._read_whole
@@ -357,8 +357,8 @@ def _held(column: ColumnInfo, value: object) -> object:
 def _null(name: str) -> Malformed:
     return Malformed(
         f"column {name!r} is NOT NULL here and NULL there",
-        hint="alter one of them",
-        code=Code.TABLE_DIFFERS,
+        "alter one of them",
+        Code.TABLE_DIFFERS,
     )
 
 

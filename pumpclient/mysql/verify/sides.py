@@ -155,7 +155,7 @@ class MysqlSide:
         self._checkpoint = tuple(checkpoint.split("."))
         if len(self._checkpoint) != 2:
             raise NeedsOperator(
-                f"{checkpoint!r} is no table", hint="write schema.table", code=Code.COMMAND_INVALID
+                f"{checkpoint!r} is no table", "write schema.table", Code.COMMAND_INVALID
             )
         self.session = SnapshotSession(address)
         """Outside of any snapshot, for queries other than rows."""
@@ -281,7 +281,7 @@ class SqliteSide:
             if database is not None:
                 database.close()
             raise NeedsOperator(
-                f"{path}: {error}", hint="name the Drainer's file", code=Code.SINK_FILE
+                f"{path}: {error}", "name the Drainer's file", Code.SINK_FILE
             ) from error
         self._database = database
 
@@ -337,8 +337,8 @@ class SqliteSide:
         """Refuse: only the Drainer decides how values are stored there."""
         raise NeedsOperator(
             "an SQLite downstream is not repaired",
-            hint="build it again from a load",
-            code=Code.COMMAND_INVALID,
+            "build it again from a load",
+            Code.COMMAND_INVALID,
         )
 
     def close(self) -> None:

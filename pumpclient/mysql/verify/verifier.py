@@ -81,14 +81,14 @@ def names_of(source_config: str, routes: Sequence[str]) -> Names:
     if routes:
         raise NeedsOperator(
             "routes are given twice, by --source-config and by --route",
-            hint="write them into the file",
-            code=Code.COMMAND_INVALID,
+            "write them into the file",
+            Code.COMMAND_INVALID,
         )
     if not Path(source_config).is_file():
         raise NeedsOperator(
             f"there is no file {source_config}",
-            hint="name the source's settings",
-            code=Code.COMMAND_INVALID,
+            "name the source's settings",
+            Code.COMMAND_INVALID,
         )
     source = read_settings(
         SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"
@@ -109,8 +109,8 @@ def _route(text: str) -> RouteRule:
     if not schema or not target_schema:
         raise NeedsOperator(
             f"{text!r} is no route",
-            hint="write schema.table=schema.table, or schema=schema",
-            code=Code.COMMAND_INVALID,
+            "write schema.table=schema.table, or schema=schema",
+            Code.COMMAND_INVALID,
         )
     return RouteRule(
         schema_pattern=schema, table_pattern=table,
@@ -199,8 +199,8 @@ class Verifier:
         if not chosen:
             raise NeedsOperator(
                 f"no table is called {', '.join(self._options.tables)}",
-                hint="patterns are like shop.*",
-                code=Code.COMMAND_INVALID,
+                "patterns are like shop.*",
+                Code.COMMAND_INVALID,
             )
         if names.leaves_rows_out:
             self._say("note: the filters of the source skip rows: they show as missing")

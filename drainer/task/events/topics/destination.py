@@ -146,9 +146,9 @@ def topic_name(text: str) -> str:
     if not 0 < len(name) <= TOPIC_BYTES_MAX or name in (".", ".."):
         raise NeedsOperator(
             f"{name!r} cannot be the name of a topic",
-            hint=f"names have up to {TOPIC_BYTES_MAX} characters: choose another topic or prefix in"
+            f"names have up to {TOPIC_BYTES_MAX} characters: choose another topic or prefix in"
             " the sink's URL, or route the table to a shorter name",
-            code=Code.KAFKA_TOPIC,
+            Code.KAFKA_TOPIC,
         )
     return name
 

@@ -206,8 +206,8 @@ class Cascades:
             more = len(found) - _NAMED_MAX
             raise NeedsOperator(
                 f"{what}: {names}" + (f" and {more} more" if more > 0 else ""),
-                hint=hint,
-                code=Code.FOREIGN_KEY_ACTIONS,
+                hint,
+                Code.FOREIGN_KEY_ACTIONS,
             )
         new = [each for each in found if each not in self._reported]
         self._reported.update(new)
@@ -239,6 +239,4 @@ def _of_table(connection: Connection, name: Name) -> list[Cascade]:
     try:
         return cascades_of_table(name, sql)
     except NeedsOperator as error:
-        raise NeedsOperator(
-            f"{'.'.join(name)}: {error.problem}", hint=error.hint, code=error.code
-        ) from error
+        raise NeedsOperator(f"{'.'.join(name)}: {error.problem}", error.hint, error.code) from error

@@ -174,7 +174,7 @@ class Statements:
         except (RecursionError, LookupError, ValueError, TypeError, AttributeError) as error:
             log.exception("%s: a statement is read wrongly", place_of(statement))
             broken = NeedsOperator(
-                f"reading it failed: {error!r}", hint=_BROKEN_HINT, code=Code.DDL_UNREADABLE
+                f"reading it failed: {error!r}", _BROKEN_HINT, Code.DDL_UNREADABLE
             )
             raise _refused(statement, broken, self.tables_of(statement)) from error
         if override is not None and override.verb is Verb.SKIP:
@@ -305,7 +305,7 @@ class Statements:
 
     def _refused_piece(self, statement: Statement, piece: Piece, error: NeedsOperator) -> Refused:
         problem = f"{piece.sql}: {error.problem}"
-        broken = NeedsOperator(problem, hint=error.hint, code=error.code)
+        broken = NeedsOperator(problem, error.hint, error.code)
         drops = isinstance(parse(piece.sql)[1][0], DropTables)
         names = tuple(name for name in piece.tables[: None if drops else 1] if name[1])
         return _refused(statement, broken, names)
@@ -437,7 +437,7 @@ def place_of(statement: Statement) -> str:
 
 def _refused(statement: Statement, error: NeedsOperator, names: Sequence[Name]) -> Refused:
     place = statement.end
-    named = NeedsOperator(f"{place_text(place)}: {error.problem}", hint=error.hint, code=error.code)
+    named = NeedsOperator(f"{place_text(place)}: {error.problem}", error.hint, error.code)
     return Refused(named, *names, place=place, is_statement=True)
 
 

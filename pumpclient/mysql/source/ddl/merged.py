@@ -174,6 +174,6 @@ def _has_key(operation: AddKey, table: TableInfo) -> bool:
 def _refused(name: str, why: str) -> NeedsOperator:
     return NeedsOperator(
         f"several tables are replicated into {name}, and {why}",
-        hint=_HINT,
-        code=Code.ROUTE_CONFLICT,
+        _HINT,
+        Code.ROUTE_CONFLICT,
     )

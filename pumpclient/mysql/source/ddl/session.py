@@ -105,9 +105,9 @@ def context_of(
         if known is None:
             raise NeedsOperator(
                 f"the statement's time zone {variables.time_zone} is not known here",
-                hint="install the machine's time zone data (tzdata), or run the server in a zone"
+                "install the machine's time zone data (tzdata), or run the server in a zone"
                 " that has a name there; or give a statement to run instead of it",
-                code=Code.DDL_UNREADABLE,
+                Code.DDL_UNREADABLE,
             )
         offset = (_EPOCH + timedelta(microseconds=moment_us)).astimezone(known).utcoffset()
         offset_s = round(offset.total_seconds()) if offset is not None else 0
@@ -377,7 +377,7 @@ def _unproved(piece: Piece, shown: str) -> NeedsOperator:
     return NeedsOperator(
         "the statement depends on a setting of its session that the binlog does not have, and"
         f" the server's global setting does not give {shown}",
-        hint="replace the statement by one that gives the server's values and does not depend on"
+        "replace the statement by one that gives the server's values and does not depend on"
         " default_week_format, div_precision_increment or old_mode",
-        code=Code.DDL_UNREADABLE,
+        Code.DDL_UNREADABLE,
     )

@@ -231,8 +231,8 @@ _FUNCTIONS = (
 def two_names(name: str, other: str) -> NeedsOperator:
     return NeedsOperator(
         f"{name} and {other} are two on the server, but letter case makes no difference here",
-        hint=f"skip what is about {name}, or rename it on the server",
-        code=Code.ROUTE_CONFLICT,
+        f"skip what is about {name}, or rename it on the server",
+        Code.ROUTE_CONFLICT,
     )
 
 
@@ -301,8 +301,8 @@ def define_table(
     if not sql:
         raise NeedsOperator(
             f"{schema}.{name} is no table",
-            hint="skip it with a filter",
-            code=Code.DDL_OBJECT,
+            "skip it with a filter",
+            Code.DDL_OBJECT,
         )
     here = target(schema, name)
     ensure_schema(client, here[0], database_collation(connection, schema))

@@ -139,7 +139,7 @@ class Checkpoint:
             _ = found.place, found.written_place, found.is_within_load
         except (ValueError, TypeError, AttributeError) as error:
             raise Malformed(
-                f"{key} in etcd cannot be read: {error}", hint=_HINT, code=Code.ETCD_VALUE
+                f"{key} in etcd cannot be read: {error}", _HINT, Code.ETCD_VALUE
             ) from error
         return found
 
@@ -148,8 +148,8 @@ def changed_within_load() -> NeedsOperator:
     """Return the error for another server, whose places cannot be compared with the load."""
     return NeedsOperator(
         "the server was changed or reset before its binlog had passed the load",
-        hint="stop the source and load again: penstock source reload --all",
-        code=Code.SERVER_RESET,
+        "stop the source and load again: penstock source reload --all",
+        Code.SERVER_RESET,
     )
 
 
@@ -194,7 +194,7 @@ class SourceStore:
         """Contact nothing yet. A dead owner keeps the source for `ttl_s` more seconds."""
         if not source_id or "/" in source_id:
             raise NeedsOperator(
-                f"source-id is {source_id!r}", hint="a name without /", code=Code.SETTING_VALUE
+                f"source-id is {source_id!r}", "a name without /", Code.SETTING_VALUE
             )
         self._etcd = etcd
         self._ttl_s = ttl_s
@@ -296,8 +296,8 @@ class SourceStore:
         except (ValueError, TypeError) as error:
             raise Malformed(
                 f"{self._epoch_key} in etcd cannot be read: {error}",
-                hint=_HINT,
-                code=Code.ETCD_VALUE,
+                _HINT,
+                Code.ETCD_VALUE,
             ) from error
 
     def begin(self, epoch: int) -> None:
@@ -319,7 +319,7 @@ class SourceStore:
         if not done:
             raise Retryable(
                 f"{self._owner_key} is not ours: this process lost the source",
-                code=Code.SOURCE_TAKEN,
+                Code.SOURCE_TAKEN,
             )
 
     def close(self) -> None:
@@ -402,6 +402,6 @@ class FollowFile:
         except OSError as error:
             raise NeedsOperator(
                 f"{self._path} cannot be written: {error}",
-                hint="free the disk, or its rights",
-                code=Code.PATH_UNUSABLE,
+                "free the disk, or its rights",
+                Code.PATH_UNUSABLE,
             ) from error

@@ -54,8 +54,8 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
         if not is_replicated(*name):
             raise NeedsOperator(
                 f"the filters skip {label} already",
-                hint="there is nothing to do",
-                code=Code.OVERRIDE_INVALID,
+                "there is nothing to do",
+                Code.OVERRIDE_INVALID,
             )
         before = _of(checkpoint, name)
         if before.is_whole and not before.reload:
@@ -88,9 +88,9 @@ def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
             if not _of(checkpoint, name).is_whole:
                 raise NeedsOperator(
                     f"the server does not have {'.'.join(name)}, so it cannot be loaded",
-                    hint=f"check the name; if the table was dropped or renamed, penstock source"
+                    f"check the name; if the table was dropped or renamed, penstock source"
                     f" skip-table {'.'.join(name)} lets the source pass its rows up to there",
-                    code=Code.OVERRIDE_INVALID,
+                    Code.OVERRIDE_INVALID,
                 )
         number = checkpoint.reloads + 1
         changed = replace(checkpoint, reloads=number)
@@ -133,29 +133,28 @@ def revoked(what: str, *, accepts_gap: bool = False) -> Edit:
         if not found.is_whole:
             raise NeedsOperator(
                 f"there is no override for {what}",
-                hint="penstock source status lists them",
-                code=Code.OVERRIDE_INVALID,
+                "penstock source status lists them",
+                Code.OVERRIDE_INVALID,
             )
         if found.reload:
             raise NeedsOperator(
                 f"{found.label} is being loaded again: it is not whole downstream",
-                hint="wait for it: the table is followed again once the reload is done",
-                code=Code.NOT_CONFIRMED,
+                "wait for it: the table is followed again once the reload is done",
+                Code.NOT_CONFIRMED,
             )
         if found.is_partial:
             raise NeedsOperator(
                 f"a reload of {found.label} was ended: an unknown part of it is downstream",
-                hint=f"penstock source reload {found.label}: once that is done it is followed"
-                " again",
-                code=Code.NOT_CONFIRMED,
+                f"penstock source reload {found.label}: once that is done it is followed again",
+                Code.NOT_CONFIRMED,
             )
         if not (found.is_complete or accepts_gap):
             raise NeedsOperator(
                 f"{found.rows} rows, {found.events} events and {found.statements} statements of"
                 f" {found.label} were skipped",
-                hint="with --accept-gap it is followed again and they stay missing downstream until"
+                "with --accept-gap it is followed again and they stay missing downstream until"
                 " penstock verify --repair",
-                code=Code.NOT_CONFIRMED,
+                Code.NOT_CONFIRMED,
             )
         return _with(checkpoint, replace(found, is_whole=False)), (
             f"{found.label} is followed again from {checkpoint.done} on\n"
@@ -168,8 +167,8 @@ def _without_decision(checkpoint: Checkpoint, place: str) -> tuple[Checkpoint, s
     if is_passed(checkpoint, place):
         raise NeedsOperator(
             f"the source is past {place}, so the override of it is done",
-            hint="penstock source status says how much was skipped",
-            code=Code.OVERRIDE_INVALID,
+            "penstock source status says how much was skipped",
+            Code.OVERRIDE_INVALID,
         )
     left = {at: each for at, each in checkpoint.rulings.items() if at != place}
     return replace(checkpoint, rulings=left), f"{place} is not overridden any more\n"

@@ -335,6 +335,6 @@ def _check_likened(piece: Piece, statement: Parsed, left_out: SkippedTables) -> 
     if found is not None and found.is_whole and (found.statements or found.reload):
         raise NeedsOperator(
             f"it copies the definition of {found.label}, which is skipped and was altered since",
-            hint="replace it by a CREATE TABLE with all columns, or also skip the new table",
-            code=Code.FILTER_STOPS,
+            "replace it by a CREATE TABLE with all columns, or also skip the new table",
+            Code.FILTER_STOPS,
         )

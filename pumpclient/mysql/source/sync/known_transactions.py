@@ -142,8 +142,8 @@ class CatchUp:
                 f"the source is at {checkpoint.done}, its load has rows up to {checkpoint.loaded},"
                 " and the file in data-dir that says of which tables is missing or is of another"
                 " load: these rows would come twice",
-                hint=f"put the source's .load.json back as it was after the load; or {RELOAD_ALL}",
-                code=Code.SOURCE_STATE_DAMAGED,
+                f"put the source's .load.json back as it was after the load; or {RELOAD_ALL}",
+                Code.SOURCE_STATE_DAMAGED,
             )
         self.is_active = is_same_epoch and _floor(self.at) < floors.highest
 

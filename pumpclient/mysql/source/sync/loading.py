@@ -65,9 +65,7 @@ def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: boo
     """
     label = ".".join(name)
     if not rules.is_replicated(*name):
-        raise NeedsOperator(
-            f"the filters skip {label}", hint="change them first", code=Code.OVERRIDE_INVALID
-        )
+        raise NeedsOperator(f"the filters skip {label}", "change them first", Code.OVERRIDE_INVALID)
     found = siblings(config, rules, [name])
     group = found | {name}
     is_merged = len(group) > 1 or (
@@ -82,9 +80,9 @@ def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: boo
             raise NeedsOperator(
                 f"{target} may have rows of other sources too ({', '.join(others)}), and a reload"
                 " drops it with all its rows",
-                hint="with --accept-gap it does so, and loads what this source has; penstock verify"
+                "with --accept-gap it does so, and loads what this source has; penstock verify"
                 " --repair with --source-config of each of the others then brings back its rows",
-                code=Code.NOT_CONFIRMED,
+                Code.NOT_CONFIRMED,
             )
     return tables_reloaded((name, *sorted(group - {name})), gone=group - found)
 
@@ -196,9 +194,9 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
             raise NeedsOperator(
                 f"{'.'.join(routed[0])} is routed, and its table may have rows of other sources too"
                 f" ({', '.join(others)}), which a load drops",
-                hint="with --accept-gap they are dropped; penstock verify --repair with"
+                "with --accept-gap they are dropped; penstock verify --repair with"
                 " --source-config of each of the others then brings back its rows",
-                code=Code.NOT_CONFIRMED,
+                Code.NOT_CONFIRMED,
             )
         store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
         store.own("penstock source reload --all of an operator")

@@ -220,7 +220,7 @@ class Reload:
             if self._source_place() >= at or (counters.idle and read is not None and read >= at):
                 break
             if self._stopped.wait(self._here.pace.reload_poll_s):
-                raise Retryable("stopped", code=Code.CLOSED)
+                raise Retryable("stopped", Code.CLOSED)
         self._check_lost(missing)
         self._check_whole()
         self._here.context.statements.check_server(self._here.address, self.names)
@@ -239,13 +239,13 @@ class Reload:
             return
         names = ", ".join(".".join(name) for name in sorted(lost))
         if not is_sure:
-            raise Retryable(f"the server does not have {names}", code=Code.LOAD_DISTURBED)
+            raise Retryable(f"the server does not have {names}", Code.LOAD_DISTURBED)
         raise NeedsOperator(
             f"the server does not have {names}, and its binlog has no DROP of it: nothing was"
             " dropped downstream",
-            hint="restore the table on the server and reload it again; or run DROP TABLE IF EXISTS"
+            "restore the table on the server and reload it again; or run DROP TABLE IF EXISTS"
             f" {names} on the server, which the source follows",
-            code=Code.OVERRIDE_INVALID,
+            Code.OVERRIDE_INVALID,
         )
 
     def _check_whole(self) -> None:
@@ -260,7 +260,7 @@ class Reload:
             raise Retryable(
                 f"{names} goes where {self._label} goes, and the source is not that far yet; if"
                 " this stays, ask for the reload again",
-                code=Code.NODE_STATE,
+                Code.NODE_STATE,
             )
 
     def _source_place(self) -> Location:
@@ -307,7 +307,7 @@ class Reload:
             finally:
                 self._syncer = None
         if self._stopped.is_set():
-            raise Retryable("stopped", code=Code.CLOSED)
+            raise Retryable("stopped", Code.CLOSED)
 
     def _join(self, loaded: LoadState) -> None:
         done = self._here.change(partial(self._joined, loaded))
@@ -326,7 +326,7 @@ class Reload:
         tables = [each for each in left_out.tables if each.reload == self.number]
         if {each.name for each in tables} != self.names or checkpoint.server != self._server:
             raise Retryable(
-                f"{self._label} is reloaded by another number by now", code=Code.SOURCE_TAKEN
+                f"{self._label} is reloaded by another number by now", Code.SOURCE_TAKEN
             )
         self._read_up_to(checkpoint.place)
         self._check_there()
@@ -358,8 +358,8 @@ class Reload:
                 raise NeedsOperator(
                     f"{'.'.join(name)} was loaded again, but {'.'.join(target)} is gone: another"
                     " writer dropped it",
-                    hint="find that writer, then reload the table again",
-                    code=Code.LOAD_DISTURBED,
+                    "find that writer, then reload the table again",
+                    Code.LOAD_DISTURBED,
                 )
 
     def _remove_files(self) -> None:

@@ -163,7 +163,7 @@ class Syncer:
             self._writer.close()
             self._gatherer.close()
         if self._context.store.is_lost():
-            raise Retryable("the lease on this source ran out", code=Code.SOURCE_TAKEN)
+            raise Retryable("the lease on this source ran out", Code.SOURCE_TAKEN)
 
     def _keep_what_is_done(self) -> None:
         """Commit everything before the failure, so that an override starts exactly there."""
@@ -228,8 +228,8 @@ class Syncer:
         if self._end_described not in (0, self._described):
             raise NeedsOperator(
                 f"the relay log's {begin.file} is not the file that was read up to {self._end}",
-                hint="move the relay log away: it is fetched again from the server",
-                code=Code.RELAY_DAMAGED,
+                "move the relay log away: it is fetched again from the server",
+                Code.RELAY_DAMAGED,
             )
         self._end_described = self._described
 
@@ -462,8 +462,8 @@ class Syncer:
         elif server == self._checkpoint.server:
             raise NeedsOperator(
                 f"{server} was reset or put back: its {begin} does not continue {self._end}",
-                hint="see penstock source continue and reload --all",
-                code=Code.SERVER_RESET,
+                "see penstock source continue and reload --all",
+                Code.SERVER_RESET,
             )
         epoch = self._checkpoint.epoch_of(begin)
         log.info("on in %s of %s, epoch %d", begin, server, epoch)
