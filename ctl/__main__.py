@@ -56,9 +56,7 @@ def _run(arguments: list[str]) -> int:
         near = difflib.get_close_matches(asked, PROGRAMS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(PROGRAMS)}"
         raise NeedsOperator(
-            f"no program {asked}" if asked else "which program?",
-            hint,
-            Code.COMMAND_INVALID,
+            f"no program {asked}" if asked else "which program?", hint, Code.COMMAND_INVALID
         )
     code: int = importlib.import_module(PROGRAMS[asked].module).main(arguments[1:])
     return code

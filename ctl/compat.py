@@ -47,11 +47,7 @@ from penstock.ts import physical_ms
 
 _OURS: Final = ("-h", "--help", "--version")
 _ANYWHERE: Final = ("pd-urls", "ssl-ca", "ssl-cert", "ssl-key")
-_OF_A_NODE: Final = {
-    "pause": ("node-id",),
-    "offline": ("node-id",),
-    "update": ("node-id", "state"),
-}
+_OF_A_NODE: Final = {"pause": ("node-id",), "offline": ("node-id",), "update": ("node-id", "state")}
 COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     **{f"{kind}s": ("show-offline-nodes",) for kind in KINDS},
     **{f"{verb}-{kind}": flags for verb, flags in _OF_A_NODE.items() for kind in KINDS},

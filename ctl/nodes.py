@@ -314,9 +314,7 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
     if status is None:
         known = ", ".join(n.node_id for n in nodes_of(registry, kind)) or "none at all"
         raise NeedsOperator(
-            f"there is no node {node_id!r} among the {kind}",
-            f"known: {known}",
-            Code.NODE_UNKNOWN,
+            f"there is no node {node_id!r} among the {kind}", f"known: {known}", Code.NODE_UNKNOWN
         )
     return status
 
@@ -459,9 +457,7 @@ def resolve_node(arguments: argparse.Namespace) -> None:
     first, second = arguments.node, arguments.node_id
     if first and second and first != second:
         raise NeedsOperator(
-            f"two nodes are named: {first} and {second}",
-            "name one of them",
-            Code.COMMAND_INVALID,
+            f"two nodes are named: {first} and {second}", "name one of them", Code.COMMAND_INVALID
         )
     arguments.node = arguments.node_id = first or second
     if not arguments.node and not getattr(arguments, "addr", None):

@@ -21,13 +21,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from ctl.nodes import (
-    CALL_S,
-    call,
-    show_change,
-    time_of,
-    tls_of,
-)
+from ctl.nodes import CALL_S, call, show_change, time_of, tls_of
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import LastWord
 from penstock.codes import Code

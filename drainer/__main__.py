@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("drainer")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_MALLOC_SETTINGS = (
-    (_M_MMAP_THRESHOLD, 4 << 20),
-    (_M_TRIM_THRESHOLD, 16 << 20),
-    (_M_ARENA_MAX, 2),
-)
+_MALLOC_SETTINGS = ((_M_MMAP_THRESHOLD, 4 << 20), (_M_TRIM_THRESHOLD, 16 << 20), (_M_ARENA_MAX, 2))
 """mallopt: map blocks above 4 MiB and unmap them when freed; two arenas suffice.
 
 Smaller blocks, such as the messages and statements of every batch, are cheaper to reuse. With 128

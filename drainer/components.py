@@ -95,10 +95,7 @@ async def build_components(
         opening.cancel()
         await asyncio.wait((opening,))
     return components(
-        home=home,
-        dispatcher=dispatcher,
-        task_count=task_count,
-        executors_fetch=fetch is not None,
+        home=home, dispatcher=dispatcher, task_count=task_count, executors_fetch=fetch is not None
     )
 
 

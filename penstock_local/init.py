@@ -51,9 +51,7 @@ def _run(argv: Sequence[str] | None) -> int:
     for path, _, _ in samples:
         if (folder / path).exists():
             raise NeedsOperator(
-                f"there is {folder / path} already",
-                "name a new folder",
-                Code.COMMAND_INVALID,
+                f"there is {folder / path} already", "name a new folder", Code.COMMAND_INVALID
             )
     for path, text, mode in samples:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -36,9 +36,7 @@ def jars_of(name: str) -> Path:
     folder = UNPACKED / name
     if not folder.is_dir():
         raise NeedsOperator(
-            f"no jars in {folder}",
-            f"deploy/jars.sh {UNPACKED} {name}",
-            Code.PACKAGE_MISSING,
+            f"no jars in {folder}", f"deploy/jars.sh {UNPACKED} {name}", Code.PACKAGE_MISSING
         )
     return folder
 

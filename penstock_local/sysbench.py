@@ -88,8 +88,6 @@ class SysbenchRun(ServerProcess):
         done, again = _TRANSACTIONS.search(report), _IGNORED.search(report)
         if code != 0 or done is None or again is None:
             raise NeedsOperator(
-                f"sysbench failed: {self.log_tail()}",
-                "see the lines above",
-                Code.CHILD_FAILED,
+                f"sysbench failed: {self.log_tail()}", "see the lines above", Code.CHILD_FAILED
             )
         return int(done[1]), int(again[1])

@@ -161,11 +161,7 @@ def _fake_binlogs(
     clock: ClusterClock,
 ) -> FakeBinlogs:
     return FakeBinlogs(
-        storage,
-        group_commit,
-        pulls,
-        clock.next_ts,
-        interval_idle_s=config.fake_binlog_interval_s,
+        storage, group_commit, pulls, clock.next_ts, interval_idle_s=config.fake_binlog_interval_s
     )
 
 

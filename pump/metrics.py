@@ -269,11 +269,7 @@ def _counter(name: str, about: str, value: float) -> Metric:
 
 
 def _tidb(
-    name: str,
-    about: str,
-    values: Mapping[Labels, float],
-    *labels: str,
-    gauge: bool = False,
+    name: str, about: str, values: Mapping[Labels, float], *labels: str, gauge: bool = False
 ) -> Metric:
     """Return a TiDB-Binlog metric; its counters lack the suffix that the library would add."""
     kind = GaugeMetricFamily if gauge else UnknownMetricFamily

@@ -273,8 +273,7 @@ class Placement:
             header = found.header  # type: ignore[attr-defined]
             if header.error.type:
                 raise Retryable(
-                    f"PD at {address} refuses {method}: {header.error.message}",
-                    Code.RESOLVER_AWAY,
+                    f"PD at {address} refuses {method}: {header.error.message}", Code.RESOLVER_AWAY
                 )
         except PenstockError:
             self._leader = None

@@ -141,9 +141,7 @@ class SpoolFile:
             return os.pread(self._file.fileno(), length, offset)
 
     def rewrite(
-        self,
-        table_ids: Collection[int],
-        change: Callable[[TableMutation], Iterable[TableMutation]],
+        self, table_ids: Collection[int], change: Callable[[TableMutation], Iterable[TableMutation]]
     ) -> None:
         """Replace each mutation of these tables with the results of `change`, one at a time."""
         if not any(found.table_id in table_ids for found in self._fields):

@@ -125,11 +125,7 @@ class PumpClient:
         return self._session
 
     def begin(
-        self,
-        schema: str | None = None,
-        *,
-        prewrite_key: bytes = b"",
-        origin: Origin | None = None,
+        self, schema: str | None = None, *, prewrite_key: bytes = b"", origin: Origin | None = None
     ) -> Transaction:
         """Begin a transaction; tables named without a schema are in `schema`.
 

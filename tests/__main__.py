@@ -32,11 +32,7 @@ SLOWEST = 40
 """How many files are named with the time that their tests took."""
 FLAKY_FILE = Path("flaky-tests.txt")
 _OK, _FAILED, _INTERRUPTED, _NOTHING_RUN = 0, 1, 2, 5
-_MARKS = {
-    "--all": "not slow and not tidb",
-    "--slow": "slow and not tidb",
-    "--tidb": "tidb",
-}
+_MARKS = {"--all": "not slow and not tidb", "--slow": "slow and not tidb", "--tidb": "tidb"}
 _BY_DEFAULT = "not slow and not tidb and not thorough"
 _ONE_PROCESS = ["-p", "no:xdist"]
 _PARTS = (

@@ -27,9 +27,7 @@ _HEAD = "# Made by `python -m deploy.monitoring` from alerts.py.\n"
 def files() -> dict[str, str]:
     return {
         "penstock.rules.yml": _yaml({"groups": [{"name": "penstock", "rules": _rules()}]}),
-        "penstock.rules.test.yml": _yaml(
-            {"rule_files": ["penstock.rules.yml"], "tests": _tests()},
-        ),
+        "penstock.rules.test.yml": _yaml({"rule_files": ["penstock.rules.yml"], "tests": _tests()}),
         "grafana.json": json.dumps(grafana(), indent=2) + "\n",
         "runbook.md": _runbook(),
     }
@@ -47,10 +45,7 @@ def _rules() -> list[dict[str, Any]]:
             "expr": each.expr,
             "for": f"{each.minutes}m",
             "labels": {"severity": each.severity},
-            "annotations": {
-                "summary": each.summary,
-                "description": each.remedy,
-            },
+            "annotations": {"summary": each.summary, "description": each.remedy},
         }
         for each in ALERTS
     ]

@@ -281,11 +281,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "bytes",
                 (("penstock_pump_storage_available_bytes", "{{instance}}"),),
             ),
-            Panel(
-                "Memory",
-                "bytes",
-                (("process_resident_memory_bytes", "{{instance}}"),),
-            ),
+            Panel("Memory", "bytes", (("process_resident_memory_bytes", "{{instance}}"),)),
             Panel(
                 "Processors",
                 "percentunit",

@@ -34,14 +34,7 @@ from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import Sink, Slices
-from drainer.task.row_changes import (
-    Collector,
-    MarkTable,
-    Screened,
-    is_own,
-    name_of,
-    read_changes,
-)
+from drainer.task.row_changes import Collector, MarkTable, Screened, is_own, name_of, read_changes
 from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import Retryable

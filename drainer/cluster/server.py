@@ -155,9 +155,7 @@ def listen(server: Any, address: str, security: Security) -> int:
         return security.add_port(server, address)
     except RuntimeError as error:
         raise NeedsOperator(
-            f"cannot listen on {address}: {error}",
-            "choose another --addr",
-            Code.ADDRESS_TAKEN,
+            f"cannot listen on {address}: {error}", "choose another --addr", Code.ADDRESS_TAKEN
         ) from error
 
 

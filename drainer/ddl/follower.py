@@ -46,14 +46,7 @@ from drainer.differences.overrides import (
     subject_of,
     track_means,
 )
-from drainer.differences.skipped import (
-    DDLS,
-    IGNORED,
-    OVERRIDE,
-    UPSTREAM_ONLY,
-    Counts,
-    Skipped,
-)
+from drainer.differences.skipped import DDLS, IGNORED, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
 from drainer.planner import DdlStep
 from drainer.relay_log.log import RelayStage
 from drainer.schema.rules import StreamRules

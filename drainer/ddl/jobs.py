@@ -70,11 +70,7 @@ class TidbJobs:
     place = "the DDL history of the TiDB"
 
     def __init__(
-        self,
-        ports: Status,
-        *,
-        page_jobs: int = PAGE_JOBS,
-        listed_after_s: float = _LISTED_AFTER_S,
+        self, ports: Status, *, page_jobs: int = PAGE_JOBS, listed_after_s: float = _LISTED_AFTER_S
     ) -> None:
         self._ports = ports
         self._page_jobs = page_jobs

@@ -190,11 +190,7 @@ def absent(override_ts: int) -> Drift:
 
 
 def compared(
-    job: DdlJob,
-    table: TableInfo,
-    there: TableInfo | None,
-    override_ts: int,
-    earlier: Drift = NONE,
+    job: DdlJob, table: TableInfo, there: TableInfo | None, override_ts: int, earlier: Drift = NONE
 ) -> Drift:
     """Return how `table`, as it is after `job`, differs from `there`, which the downstream has.
 

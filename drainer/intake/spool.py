@@ -123,9 +123,7 @@ def chunk_of(batch: Any) -> Any:
         return None
     if batch.payloads or batch.commit_ts:
         raise Malformed(
-            "a Pump sent a chunk and whole binlogs in one message",
-            _HINT,
-            Code.PULL_MALFORMED,
+            "a Pump sent a chunk and whole binlogs in one message", _HINT, Code.PULL_MALFORMED
         )
     return batch.piece
 

@@ -123,9 +123,7 @@ class ReparoConfig:
     def __post_init__(self) -> None:
         if not self.data_dir:
             raise NeedsOperator(
-                "data-dir is empty",
-                "name the folder of the binlog files",
-                Code.SETTING_VALUE,
+                "data-dir is empty", "name the folder of the binlog files", Code.SETTING_VALUE
             )
         if self.dest_type not in ("", PRINT, *MYSQL_TYPES):
             raise out_of_range("dest-type", self.dest_type, f"use {MYSQL} or {PRINT}")
@@ -153,9 +151,7 @@ class ReparoConfig:
         ):
             if sum(map(bool, said)) > 1:
                 raise NeedsOperator(
-                    f"more than one of {what}",
-                    "leave all but one out",
-                    Code.SETTING_VALUE,
+                    f"more than one of {what}", "leave all but one out", Code.SETTING_VALUE
                 )
 
 

@@ -505,10 +505,7 @@ class SchemaTracker:
         return Catalog.of(self.version, schemas, tables)
 
     def _to_run(
-        self,
-        change: SchemaChange,
-        before: Mapping[int, Drift],
-        absent_schemas: Mapping[str, int],
+        self, change: SchemaChange, before: Mapping[int, Drift], absent_schemas: Mapping[str, int]
     ) -> SchemaChange | None:
         """Return a change as the downstream can follow it, None when it lacks all of it."""
         if not before and not self.drifts and not absent_schemas:

@@ -183,8 +183,7 @@ class DrainerConfig:
         " downstream holds a copy; 0: the beginning; -1: now, without earlier changes",
     )
     ignore_txn_commit_ts: tuple[str, ...] = setting(
-        (),
-        "commit_ts of transactions that are not applied; a DDL among them is still tracked",
+        (), "commit_ts of transactions that are not applied; a DDL among them is still tracked"
     )
     accept_gap_commit_ts: tuple[str, ...] = setting(
         (),

@@ -233,9 +233,7 @@ class MysqlTarget(_AccountTarget):
             found = _VARIABLE.fullmatch(each)
             if found is None:
                 raise NeedsOperator(
-                    f"{each!r} sets no session variable",
-                    "write name=value",
-                    Code.URL_INVALID,
+                    f"{each!r} sets no session variable", "write name=value", Code.URL_INVALID
                 )
             if found[1].lower() in _FIXED:
                 raise NeedsOperator(
@@ -444,9 +442,7 @@ class KafkaTarget(_AccountTarget):
         found = [_BROKER.fullmatch(each) for each in self.brokers.split(",")]
         if not all(found) or self.path.strip("/"):
             raise NeedsOperator(
-                "the downstream URL names no brokers, or a path",
-                self.HINT,
-                Code.URL_INVALID,
+                "the downstream URL names no brokers, or a path", self.HINT, Code.URL_INVALID
             )
         if self.user and not (self.password or self.password_file):
             raise NeedsOperator(

@@ -100,8 +100,7 @@ class Patience:
                 deadline_s = time.monotonic() + self._retry_s_max
             if time.monotonic() + pause_s > deadline_s:
                 raise Retryable(
-                    f"{self._name}: {self.problem}, for {self._retry_s_max:.0f} s",
-                    Code.SINK_AWAY,
+                    f"{self._name}: {self.problem}, for {self._retry_s_max:.0f} s", Code.SINK_AWAY
                 ) from failure
             log.warning("%s: %s; trying again", self._name, self.problem)
             if self.closing.wait(pause_s):

@@ -269,11 +269,7 @@ def _spawn(spark_conf: Sequence[tuple[str, str]], info: Path) -> subprocess.Pope
         stderr=subprocess.STDOUT,
         # A separate session: an interrupt from the keyboard reaches only us, and we end the JVM.
         start_new_session=True,
-        env={
-            **os.environ,
-            "SPARK_CONNECT_MODE": "0",
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
-        },
+        env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info)},
     )
 
 

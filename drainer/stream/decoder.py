@@ -17,13 +17,7 @@ from typing import Final, NamedTuple
 
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
-from drainer.differences.skipped import (
-    IGNORED,
-    TRANSACTIONS,
-    Counts,
-    Skipped,
-    SkippedTotals,
-)
+from drainer.differences.skipped import IGNORED, TRANSACTIONS, Counts, Skipped, SkippedTotals
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload, Spooled, SpooledRows, start_ts_of
 from drainer.intake.transaction_slices import Limits

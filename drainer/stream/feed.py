@@ -33,13 +33,7 @@ from drainer.intake.spool import Spool
 from drainer.pull_refusals import HINTS
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream.decoder import Decoder, Portion
-from drainer.stream.registration import (
-    HEARTBEAT_S,
-    Named,
-    Nameless,
-    check_name,
-    take_name,
-)
+from drainer.stream.registration import HEARTBEAT_S, Named, Nameless, check_name, take_name
 from drainer.stream.transaction import Reached
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect

@@ -282,9 +282,7 @@ def parse_merged(ts: int, payload: bytes) -> Any:
         binlog: Any = pb.Binlog.FromString(payload)
     except DecodeError as error:
         raise Malformed(
-            f"undecodable binlog at commit_ts {ts}: {error}",
-            hint,
-            Code.BINLOG_UNDECODABLE,
+            f"undecodable binlog at commit_ts {ts}: {error}", hint, Code.BINLOG_UNDECODABLE
         ) from error
     fake = binlog.tp == BinlogType.ROLLBACK and binlog.start_ts == binlog.commit_ts
     if binlog.commit_ts != ts or not (fake or binlog.tp == BinlogType.COMMIT):

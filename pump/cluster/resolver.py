@@ -332,8 +332,5 @@ def _question(unmatched: Unmatched) -> Question:
     payload = unmatched.payload_reader()
     prewrite = decode_binlog(payload)
     return Question(
-        unmatched.start_ts,
-        prewrite.prewrite_key,
-        prewrite.ddl_job_id,
-        size_bytes=len(payload),
+        unmatched.start_ts, prewrite.prewrite_key, prewrite.ddl_job_id, size_bytes=len(payload)
     )

@@ -40,14 +40,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 from penstock import outbox
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pump.cluster.resolver import (
-    ROLLED_BACK,
-    UNKNOWN,
-    Outcome,
-    Question,
-    Resolution,
-    Resolver,
-)
+from pump.cluster.resolver import ROLLED_BACK, UNKNOWN, Outcome, Question, Resolution, Resolver
 from pump.config import ResolverConfig
 
 log = logging.getLogger(__name__)
@@ -117,8 +110,7 @@ class Database:
     def _failed(self, error: Exception) -> Retryable:
         if is_locked(error):
             return Retryable(
-                f"the writer has its outbox row in {self.name} locked: {error}",
-                Code.RESOLVER_AWAY,
+                f"the writer has its outbox row in {self.name} locked: {error}", Code.RESOLVER_AWAY
             )
         self._away_because = f"the database {self.name} does not answer: {error}"
         self._away_until_s = time.monotonic() + _AWAY_S

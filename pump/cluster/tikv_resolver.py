@@ -160,8 +160,7 @@ class TikvResolver:
         found = await self._store.status(key, start_ts, now_ts, forbid=True)
         if found.state is State.ABSENT:
             raise Retryable(
-                "TiKV was asked to leave a rollback record, and has left none",
-                Code.TIKV_ANSWER,
+                "TiKV was asked to leave a rollback record, and has left none", Code.TIKV_ANSWER
             )
         return _resolution(found, start_ts, now_ts)
 

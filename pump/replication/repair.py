@@ -210,9 +210,7 @@ class OwnLogRepair:
             damages = [damage for damage in damages if damage.end <= end]
             with self._sources() as sources:
                 found = repair_segment(
-                    *(salvaged, segment.number, segment.seed, damages),
-                    sources=sources,
-                    write=write,
+                    *(salvaged, segment.number, segment.seed, damages), sources=sources, write=write
                 )
         except OSError as error:
             log.error("%s cannot be mended: %s [%s]", segment.path, error, Code.LOG_WRITE_FAILED)

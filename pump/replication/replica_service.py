@@ -138,8 +138,7 @@ async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             return
         except TimeoutError as error:
             raise Retryable(
-                f"no piece of the segment came for {_SILENCE_S_MAX:.0f} s",
-                Code.COPY_NOT_FOLLOWED,
+                f"no piece of the segment came for {_SILENCE_S_MAX:.0f} s", Code.COPY_NOT_FOLLOWED
             ) from error
         except DecodeError as error:
             raise undecodable(pb.PrependPiece, data, error) from error

@@ -118,8 +118,7 @@ class _Replica:
             lock = lock_folder(self.folder)
         except NeedsOperator as error:
             raise Retryable(
-                f"the copy of {self.node_id} is in use: {error.problem}",
-                Code.COPY_NOT_FOLLOWED,
+                f"the copy of {self.node_id} is in use: {error.problem}", Code.COPY_NOT_FOLLOWED
             ) from error
         try:
             mark(self.folder)
@@ -145,8 +144,7 @@ class _Replica:
             size = path.stat().st_size if path.exists() else 0
             if size < link.end:
                 raise Corrupt(
-                    *(str(path), size, f"{link.end} bytes were written"),
-                    code=Code.SEGMENT_DAMAGED,
+                    *(str(path), size, f"{link.end} bytes were written"), code=Code.SEGMENT_DAMAGED
                 )
 
     def let_go(self) -> None:

@@ -102,10 +102,7 @@ class Replication:
         self._disk = kept_disk_id(config.data_dir) if config.copies > 1 or is_listed else ""
         self._own = Copy(config.taken_over_by or identity.node_id, self._disk)
         self.peers = Peers(
-            *(cluster_id, self._own),
-            registry=self._registry,
-            tls=tls,
-            apart=config.copies_apart,
+            *(cluster_id, self._own), registry=self._registry, tls=tls, apart=config.copies_apart
         )
         self._offered: Offered | None = None
         self.draining: Draining | None = None
@@ -167,9 +164,7 @@ class Replication:
             remedy=Remedy(self.repairs, self.peers.sources),
             epoch_listed=self._epoch_listed,
             reserve=Reserve(
-                OsFiles(),
-                self._config.data_dir,
-                self._config.storage.stop_write_at_available_bytes,
+                OsFiles(), self._config.data_dir, self._config.storage.stop_write_at_available_bytes
             ),
         )
         await self.followed.start()

@@ -41,10 +41,7 @@ class Startup:
         self._reported = ""
 
     async def run(
-        self,
-        storage: Storage,
-        reopened: Callable[[], Awaitable[Storage]],
-        stack: AsyncExitStack,
+        self, storage: Storage, reopened: Callable[[], Awaitable[Storage]], stack: AsyncExitStack
     ) -> tuple[Storage, Shipping | None] | None:
         """Return the storage to serve, and its shipping if it has copies.
 

@@ -125,12 +125,7 @@ class StorageConfig:
 
 
 def recover(
-    folder: Path,
-    config: StorageConfig,
-    *,
-    files: Files,
-    on_progress: Progress,
-    now_ms: int,
+    folder: Path, config: StorageConfig, *, files: Files, on_progress: Progress, now_ms: int
 ) -> Recovered:
     """Open log and index in `folder` and replay the part that the index lacks; raise `Corrupt`.
 
@@ -202,10 +197,7 @@ def _set_aside(folder: Path) -> Path:
 
 def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | None) -> Segments:
     return Segments.open(
-        folder / "log",
-        files=files,
-        segment_bytes_max=config.segment_bytes_max,
-        known_end=head,
+        folder / "log", files=files, segment_bytes_max=config.segment_bytes_max, known_end=head
     )
 
 
@@ -248,10 +240,7 @@ def _check_own(folder: Path, index: Index, segments: Segments) -> None:
     """
     start_ts, commit_ts = index.last_ts()
     commit, prewrite = index.commit(commit_ts), index.prewrite(start_ts)
-    wanted = [
-        (2, commit_ts, commit and commit.position),
-        (1, start_ts, prewrite and prewrite[1]),
-    ]
+    wanted = [(2, commit_ts, commit and commit.position), (1, start_ts, prewrite and prewrite[1])]
     for field, ts, position in wanted:
         if position is None or position.segment < segments.first:
             continue

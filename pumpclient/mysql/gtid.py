@@ -193,9 +193,7 @@ def _interval(text: str) -> Interval:
         if 1 <= first <= last < NUMBER_END:
             return first, last + 1
     raise Malformed(
-        f"{text!r} is no transaction number or range of them",
-        _MYSQL_HINT,
-        Code.POSITION_INVALID,
+        f"{text!r} is no transaction number or range of them", _MYSQL_HINT, Code.POSITION_INVALID
     )
 
 
@@ -311,9 +309,7 @@ class MariadbGtid(NamedTuple):
         domain, server, sequence = map(int, found.groups())
         if domain >= _U32_END or server >= _U32_END or sequence >= _U64_END:
             raise Malformed(
-                f"{text!r} has a number that is too large",
-                _MARIADB_HINT,
-                Code.POSITION_INVALID,
+                f"{text!r} has a number that is too large", _MARIADB_HINT, Code.POSITION_INVALID
             )
         return cls(domain, server, sequence)
 

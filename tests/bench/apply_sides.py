@@ -198,9 +198,7 @@ def _generated(batch: Batch) -> list[tuple[bool, Statements]]:
 
 
 def _piped(
-    made: Sequence[Batch],
-    prepared: Callable[[Batch], T],
-    commit: Callable[[T, Checkpoint], None],
+    made: Sequence[Batch], prepared: Callable[[Batch], T], commit: Callable[[T, Checkpoint], None]
 ) -> None:
     """Commit batch after batch, the next one being prepared meanwhile."""
     with ThreadPoolExecutor(1) as ahead:

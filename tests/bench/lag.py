@@ -46,13 +46,7 @@ def measure(name: str, rate: int, home: Path) -> Iterator[Figure]:
         assert first.commit_ts is not None
         wait_until(cluster.mariadb, first.commit_ts)
         before_s = cpu_s(cluster)
-        log = Acknowledged(
-            Pace(
-                etcd_url=cluster.etcd.url,
-                rate=rate,
-                seconds=WARM_UP_S + SECONDS,
-            )
-        )
+        log = Acknowledged(Pace(etcd_url=cluster.etcd.url, rate=rate, seconds=WARM_UP_S + SECONDS))
         seen = watch(cluster.mariadb, log)
         lags_ms = log.lags_ms(seen)
         whole_ms = log.lags_ms(seen, from_commit_ts=True)

@@ -37,10 +37,7 @@ class BareConnection:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_S_MAX)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        settings = {
-            frames.INITIAL_WINDOW_SIZE: frames.WINDOW_MAX,
-            frames.MAX_FRAME_SIZE: 1 << 20,
-        }
+        settings = {frames.INITIAL_WINDOW_SIZE: frames.WINDOW_MAX, frames.MAX_FRAME_SIZE: 1 << 20}
         self._out = [frames.PREFACE + frames.settings(settings) + _WIDE]
         self._held = b""
         self._first_block = True

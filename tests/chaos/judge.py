@@ -53,11 +53,7 @@ class Final:
 def judge(history: History, snapshots: Sequence[Snapshot], final: Final) -> list[str]:
     """Return everything that is wrong; an empty list is the verdict that all is well."""
     there = final.entries()
-    problems = [
-        *_answers(history, there),
-        *_ddl(history),
-        *_order(snapshots),
-    ]
+    problems = [*_answers(history, there), *_ddl(history), *_order(snapshots)]
     present = [each for place, each in history.transactions.items() if there[place]]
     undecided = [each.place for each in present if not each.commit_ts]
     problems += _several("is downstream and was never given a commit_ts", undecided)

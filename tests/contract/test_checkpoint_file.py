@@ -41,7 +41,7 @@ def test_a_file_of_tidb_binlog_is_continued(tmp_path: Path) -> None:
 
 @pytest.mark.fault(
     "the checkpoint is damaged: no JSON, a field missing, negative, of another type, NULL, 15"
-    " in all",
+    " in all"
 )
 @pytest.mark.parametrize(
     "damage",

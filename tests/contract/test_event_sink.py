@@ -307,9 +307,7 @@ def test_a_large_transaction_that_fails_in_the_middle_leaves_nothing(output: Out
     assert output.rows() == [(before.commit_ts, [1]), (last.commit_ts, [2])]
 
 
-def test_a_large_transaction_of_which_nothing_goes_downstream_is_no_message(
-    output: Output,
-) -> None:
+def test_a_large_transaction_of_which_nothing_goes_downstream_is_no_message(output: Output) -> None:
     sink = output.begun()
     nothing: list[Messages] = []
     sink.put_slices(lambda: (each for each in nothing), output.point())
@@ -356,9 +354,7 @@ def test_an_output_of_another_cluster_is_refused_and_left_alone(output: Output) 
 SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
 
 
-def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(
-    output: Output,
-) -> None:
+def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(output: Output) -> None:
     sink = output.begun()
     operator = output.open()
     before = operator.load_checkpoint()

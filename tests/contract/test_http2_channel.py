@@ -177,8 +177,7 @@ def test_status_text_and_metadata_are_the_servers(
 
 
 @pytest.mark.parametrize(
-    ("method", "code"),
-    [("none", grpc.StatusCode.UNIMPLEMENTED), ("fail", grpc.StatusCode.UNKNOWN)],
+    ("method", "code"), [("none", grpc.StatusCode.UNIMPLEMENTED), ("fail", grpc.StatusCode.UNKNOWN)]
 )
 def test_what_the_server_cannot_do_has_its_status(
     server: ServedMethods, open_channel: Open, method: str, code: grpc.StatusCode
@@ -410,20 +409,13 @@ def authority(tmp_path: Path) -> Authority:
 
 def config(pair: Pair, *names: str) -> SecurityConfig:
     return SecurityConfig(
-        ssl_ca=str(pair.ca),
-        ssl_cert=str(pair.cert),
-        ssl_key=str(pair.key),
-        cert_allowed_cn=names,
+        ssl_ca=str(pair.ca), ssl_cert=str(pair.cert), ssl_key=str(pair.key), cert_allowed_cn=names
     )
 
 
 @pytest.mark.parametrize("names", [(), ("writer",)])
 def test_calls_are_the_same_through_tls(
-    engine: str,
-    methods: Methods,
-    open_channel: Open,
-    authority: Authority,
-    names: tuple[str, ...],
+    engine: str, methods: Methods, open_channel: Open, authority: Authority, names: tuple[str, ...]
 ) -> None:
     tls = authority.issue("writer").tls if names else Tls(ca=authority.file)
     with served(engine, methods.table(), security=config(authority.issue("node"), *names)) as node:

@@ -225,9 +225,7 @@ def test_streams_beyond_the_limit_are_refused_and_not_the_connection(
         peer.ping()
 
 
-def test_a_peer_that_keeps_its_table_after_it_was_forbidden_is_refused(
-    front: FrontProcess,
-) -> None:
+def test_a_peer_that_keeps_its_table_after_it_was_forbidden_is_refused(front: FrontProcess) -> None:
     """RFC 9113, 4.3.1: the first block after the acknowledgement begins with the new size."""
     with greeted(front) as peer:
         peer.send_frame(frames.SETTINGS, ACK, 0)

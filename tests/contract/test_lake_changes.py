@@ -160,9 +160,7 @@ STEPS = (
 
 @pytest.mark.parametrize(("step", "passing"), STEPS)
 @pytest.mark.parametrize(
-    "is_larger",
-    [pytest.param(False, marks=pytest.mark.slow), True],
-    ids=["same", "larger"],
+    "is_larger", [pytest.param(False, marks=pytest.mark.slow), True], ids=["same", "larger"]
 )
 def test_what_a_crash_left_is_completed_and_nothing_is_there_twice(
     log: Log, step: str, passing: int, is_larger: bool, monkeypatch: pytest.MonkeyPatch
@@ -276,9 +274,7 @@ def test_compaction_keeps_the_order_that_a_reader_sorts_by_and_every_state(log: 
     assert log.lines("t", version) == wanted[:2]
 
 
-def test_tables_from_before_the_first_commit_get_a_log_when_something_is_written(
-    log: Log,
-) -> None:
+def test_tables_from_before_the_first_commit_get_a_log_when_something_is_written(log: Log) -> None:
     log.changes("CREATE DATABASE shop")
     log.changes("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))")
     sink = log.following()

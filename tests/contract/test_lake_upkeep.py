@@ -76,9 +76,7 @@ def test_a_dropped_table_is_removed_when_its_retention_has_passed(lake: Lake) ->
 
 
 @pytest.mark.fault(
-    "a disk is full in the middle of a file",
-    "the Drainer waits, says why, and goes on",
-    cases="1",
+    "a disk is full in the middle of a file", "the Drainer waits, says why, and goes on", cases="1"
 )
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     with small_volume(tmp_path / "disk", 6 << 20) as disk:

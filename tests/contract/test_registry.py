@@ -100,9 +100,7 @@ def test_a_last_word_is_there_until_it_is_withdrawn(registry: Registry) -> None:
     assert registry.last_words() == {}
 
 
-def test_a_stopped_pump_is_retired_only_if_it_was_not_heard_of_since(
-    registry: Registry,
-) -> None:
+def test_a_stopped_pump_is_retired_only_if_it_was_not_heard_of_since(registry: Registry) -> None:
     word = LastWord(pump="a:1", up_to_ts=7, open_count=0, made="today")
     stopped = status("a:1", NodeState.PAUSED, update_ts=1)
     registry.put(PUMP, stopped)
@@ -162,9 +160,7 @@ def test_a_cancelled_watch_is_silent(registry: Registry) -> None:
     assert seen == [[]]
 
 
-def test_a_lost_pump_is_remembered_and_a_later_word_about_it_counts(
-    registry: Registry,
-) -> None:
+def test_a_lost_pump_is_remembered_and_a_later_word_about_it_counts(registry: Registry) -> None:
     assert registry.lost() == {}
     first = LostPump(pump="p", after_ts=10, up_to_ts=20, made="2026-11-21T07:00:00Z")
     other = LostPump(pump="q", after_ts=1, up_to_ts=2, made="2026-11-21T07:00:00Z")

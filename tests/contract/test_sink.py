@@ -283,9 +283,7 @@ def test_a_checkpoint_that_comes_while_there_was_none_is_not_that_of_another_clu
     " in all",
     "refused with a hint, on SQLite and MariaDB (and in a file: 9)",
 )
-def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(
-    downstream: Downstream,
-) -> None:
+def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(downstream: Downstream) -> None:
     sink = downstream.open()
     sink.load_checkpoint()
     sink.save_checkpoint(Checkpoint(5, 1))
@@ -318,9 +316,7 @@ def put_checkpoint(downstream: Downstream, text: str | None) -> None:
         connection.execute(f"UPDATE `tidb_binlog.checkpoint` SET checkPoint = {value}")
 
 
-def test_a_ddl_moves_the_checkpoint_and_leaves_no_intent(
-    shop: tuple[Downstream, SqlSink],
-) -> None:
+def test_a_ddl_moves_the_checkpoint_and_leaves_no_intent(shop: tuple[Downstream, SqlSink]) -> None:
     downstream, sink = shop
     (change,) = downstream.changes("ALTER TABLE t ADD COLUMN w INT NOT NULL DEFAULT 7")
     sink.apply(insert_two(downstream), downstream.point())
@@ -443,9 +439,7 @@ def test_many_threads_may_not_break_a_sink_that_one_of_them_closes(
     assert count[1] is None or count[0] == count[1] - 9
 
 
-def test_list_after_list_of_statements_is_one_transaction(
-    shop: tuple[Downstream, SqlSink],
-) -> None:
+def test_list_after_list_of_statements_is_one_transaction(shop: tuple[Downstream, SqlSink]) -> None:
     downstream, sink = shop
     before = downstream.open().load_checkpoint()
     counted = f"SELECT count(*) FROM {downstream.table('t')}"

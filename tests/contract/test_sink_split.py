@@ -106,9 +106,7 @@ def test_a_fresh_downstream_says_where_it_started(downstream: Downstream) -> Non
     "counted, named in the log; not in safe mode",
     cases="2 + 1",
 )
-def test_rows_that_are_not_there_are_counted_and_named_but_not_in_the_safe_form(
-    shop: Shop,
-) -> None:
+def test_rows_that_are_not_there_are_counted_and_named_but_not_in_the_safe_form(shop: Shop) -> None:
     downstream, sink = shop
     sink.apply(inserts_sql(downstream, 1), downstream.point())
     gone = [statement(downstream, verb, row) for verb in ("update", "delete") for row in (8, 9)]
@@ -148,9 +146,7 @@ on_mysql = pytest.mark.parametrize("downstream", SERVERS, indirect=True)
 
 
 @pytest.mark.fault(
-    "a queue's commit gets no answer",
-    "in doubt; run again in the safe form",
-    cases="1",
+    "a queue's commit gets no answer", "in doubt; run again in the safe form", cases="1"
 )
 @on_mysql
 def test_a_commit_without_an_answer_is_in_doubt_unless_it_is_safe(
@@ -195,9 +191,7 @@ def test_foreign_keys_are_read_again_after_a_ddl(shop: Shop) -> None:
 
 
 @pytest.mark.fault(
-    "queues lock each other out; another client holds a row",
-    "tried again, both arrive",
-    cases="2",
+    "queues lock each other out; another client holds a row", "tried again, both arrive", cases="2"
 )
 @on_mysql
 def test_queues_that_lock_each_other_out_both_arrive(shop: Shop) -> None:

@@ -137,9 +137,7 @@ def test_disks_are_lost_one_after_the_other_and_nothing_with_them(
 
 
 @pytest.mark.fault(
-    "a Pump is restarted at once; is paused for long",
-    "it keeps its log",
-    cases="0 / 2",
+    "a Pump is restarted at once; is paused for long", "it keeps its log", cases="0 / 2"
 )
 @pytest.mark.slow
 def test_a_pump_that_is_restarted_at_once_keeps_its_log(

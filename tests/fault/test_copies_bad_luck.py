@@ -258,9 +258,7 @@ def test_a_pump_that_waits_serves_its_former_log_from_a_copy_when_all_others_are
 
 
 @pytest.mark.fault(
-    "etcd is frozen, or killed, when a disk is lost",
-    "the take-over waits for it",
-    cases="0 / 2",
+    "etcd is frozen, or killed, when a disk is lost", "the take-over waits for it", cases="0 / 2"
 )
 @pytest.mark.slow
 def test_a_take_over_waits_while_etcd_is_gone_and_loses_nothing(
@@ -286,9 +284,7 @@ def test_a_take_over_waits_while_etcd_is_gone_and_loses_nothing(
 
 
 @pytest.mark.fault(
-    "the wall clocks of two Pumps jump an hour ahead and back",
-    "no log moves",
-    cases="0 / 6",
+    "the wall clocks of two Pumps jump an hour ahead and back", "no log moves", cases="0 / 6"
 )
 @pytest.mark.slow
 def test_a_clock_that_jumps_moves_no_log_and_loses_nothing(

@@ -348,9 +348,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_l
 
 
 @pytest.mark.fault(
-    "a bit flips in a log without copies",
-    "a scrub names file and offset",
-    cases="1",
+    "a bit flips in a log without copies", "a scrub names file and offset", cases="1"
 )
 @pytest.mark.thorough
 def test_a_pump_without_copies_scrubs_and_names_what_is_damaged(

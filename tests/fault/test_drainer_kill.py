@@ -38,9 +38,7 @@ def _alter(writer: RandomWriter, round_number: int) -> None:
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
-    replication: Replication,
-    sink_server: SqlServer,
-    kills: int,
+    replication: Replication, sink_server: SqlServer, kills: int
 ) -> None:
     rng = random.Random(5)
     drainer = replication.start(sink_server, pumps=2, batch_rows_max=500)
@@ -89,8 +87,7 @@ def test_a_drainer_that_finds_rows_waiting_starts_well_every_time(replication: R
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", on_servers(MARIADB, kinds=OF_EACH_FLAVOR))
 def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_once(
-    replication: Replication,
-    sink_server: SqlServer,
+    replication: Replication, sink_server: SqlServer
 ) -> None:
     drainer = replication.start(sink_server)
     writer = replication.begin(seed=13)
@@ -108,8 +105,7 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_a_drainer_that_is_stopped_while_its_downstream_is_away_ends_and_continues_later(
-    replication: Replication,
-    sink_server: SqlServer,
+    replication: Replication, sink_server: SqlServer
 ) -> None:
     drainer = replication.start(sink_server, stop_timeout_s=3)
     writer = replication.begin(seed=15)

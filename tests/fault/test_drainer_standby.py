@@ -293,9 +293,7 @@ def test_the_one_that_takes_over_continues_with_the_overrides_of_the_one_before(
 
 @pytest.mark.slow
 def test_a_copy_of_a_downstream_is_not_waited_for(
-    replication: Replication,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication, drainer_factory: DrainerFactory, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy.db"
     one = replication.start(spark_tasks=1)

@@ -193,9 +193,7 @@ def strict_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProc
 )
 @pytest.mark.fault("CVE-2019-9518, DATA that is empty or only padding", "same", cases="2")
 @pytest.mark.fault(
-    "CVE-2019-9512, PING; CVE-2019-9515, SETTINGS; CVE-2019-9513, PRIORITY",
-    "same",
-    cases="4",
+    "CVE-2019-9512, PING; CVE-2019-9515, SETTINGS; CVE-2019-9513, PRIORITY", "same", cases="4"
 )
 @pytest.mark.fault(
     "CVE-2019-9514 and CVE-2025-8671, resets that are provoked: by malformed requests,"
@@ -204,9 +202,7 @@ def strict_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProc
     cases="5",
 )
 @pytest.mark.fault(
-    "WINDOW_UPDATE by single bytes, GOAWAY, frames of no known kind",
-    "same",
-    cases="3",
+    "WINDOW_UPDATE by single bytes, GOAWAY, frames of no known kind", "same", cases="3"
 )
 @pytest.mark.main_case("rapid reset")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
@@ -228,9 +224,7 @@ def header_bomb() -> bytes:
 
 @pytest.mark.thorough
 @pytest.mark.fault(
-    "CVE-2016-6581, a header block that unpacks to 48 MB",
-    "same",
-    cases="2 sizes of the table",
+    "CVE-2016-6581, a header block that unpacks to 48 MB", "same", cases="2 sizes of the table"
 )
 @pytest.mark.parametrize("header_table_bytes", [0, 4096])
 def test_a_header_block_that_unpacks_to_much_more_ends_its_connection(
@@ -321,9 +315,7 @@ def test_peers_that_take_no_answers_hold_little_and_no_one_else_up(
 
 
 @pytest.mark.fault(
-    "answers of the fast path are not read",
-    "nothing more is read from that peer",
-    cases="1",
+    "answers of the fast path are not read", "nothing more is read from that peer", cases="1"
 )
 def test_a_peer_that_reads_no_answer_of_the_fast_path_is_no_longer_read(
     front_factory: Callable[..., FrontProcess],

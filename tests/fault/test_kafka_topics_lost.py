@@ -217,9 +217,7 @@ def test_the_topic_of_a_dropped_table_may_be_deleted_and_made_again_with_the_tab
 
 
 @pytest.mark.fault(
-    "the checkpoint topic has a retention time",
-    "refused at the start",
-    cases="0 / 1",
+    "the checkpoint topic has a retention time", "refused at the start", cases="0 / 1"
 )
 def test_a_checkpoint_topic_that_kafka_empties_is_refused(kafka: KafkaServer) -> None:
     output = Output(kafka, "checkpoint-topic=kept-for-a-week")

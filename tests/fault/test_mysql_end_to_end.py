@@ -119,14 +119,7 @@ def repaired(server: SqlServer, down: SqlServer) -> None:
         f"DELETE FROM shop.sale WHERE id = {keys[1]}",
         "INSERT INTO shop.sale (id, code) VALUES (-7, 'no one sold this')",
     )
-    arguments = [
-        "--upstream",
-        server.url,
-        "--downstream",
-        down.url,
-        "--tables",
-        "shop.sale",
-    ]
+    arguments = ["--upstream", server.url, "--downstream", down.url, "--tables", "shop.sale"]
     arguments += ["--wait-s", "0"]
     assert verify.main(arguments) == 1
     assert verify.main([*arguments, "--repair", "--yes"]) == 0

@@ -97,9 +97,7 @@ def test_a_relay_that_is_killed_at_any_moment_continues(
 
 
 @pytest.mark.fault(
-    "the server stops in order, and is killed",
-    "followed into its next file",
-    cases="2",
+    "the server stops in order, and is killed", "followed into its next file", cases="2"
 )
 @pytest.mark.thorough
 def test_a_server_that_restarts_or_dies_is_followed_into_its_next_file(

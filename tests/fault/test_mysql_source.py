@@ -11,12 +11,7 @@ import pytest
 
 from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.servers.binlog_server import (
-    MARIADB,
-    AnyBinlogServer,
-    module_server,
-    on_servers,
-)
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually

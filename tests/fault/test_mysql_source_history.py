@@ -13,12 +13,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import read_header
 from pumpclient.mysql.source import command
-from tests.kit.servers.binlog_server import (
-    MARIADB,
-    AnyBinlogServer,
-    module_server,
-    on_servers,
-)
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_source import LONG_S, SourceProcess, SourceRig, cleared
 from tests.kit.wait import eventually
 

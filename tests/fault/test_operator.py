@@ -393,8 +393,7 @@ class RealNodes:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("seed", "steps"),
-    [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))],
+    ("seed", "steps"), [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))]
 )
 def test_an_operator_at_real_nodes_loses_nothing(
     replication: Replication, capsys: pytest.CaptureFixture[str], seed: int, steps: int

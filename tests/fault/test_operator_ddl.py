@@ -225,10 +225,7 @@ class Overriding:
     ("seed", "rounds"), [(1, 1), *(pytest.param(n, 3, marks=pytest.mark.slow) for n in range(2, 6))]
 )
 def test_what_an_operators_overrides_leave_out_is_exactly_what_is_counted(
-    site: Site,
-    capsys: pytest.CaptureFixture[str],
-    seed: int,
-    rounds: int,
+    site: Site, capsys: pytest.CaptureFixture[str], seed: int, rounds: int
 ) -> None:
     chance = random.Random(seed)
     with Overriding(site, seed) as operator:

@@ -226,11 +226,10 @@ def _any(chance: random.Random) -> str:
 @pytest.mark.fault(
     "an operator types any command at any node at any moment: at a source of a MySQL or"
     " MariaDB: every command of `penstock source`, also senseless ones, kills before any of"
-    " its calls to the world, while a server does what no source can follow",
+    " its calls to the world, while a server does what no source can follow"
 )
 @pytest.mark.parametrize(
-    ("seed", "steps"),
-    [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))],
+    ("seed", "steps"), [(1, 8), *(pytest.param(n, 25, marks=pytest.mark.slow) for n in range(2, 6))]
 )
 def test_what_an_operator_at_a_real_source_leaves_out_is_exactly_what_is_counted(
     etcd: Any,

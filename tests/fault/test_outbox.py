@@ -228,9 +228,7 @@ def test_a_database_lost_during_its_commit_leaves_a_doubt_that_ends(make_shop: M
 
 
 @pytest.mark.slow
-def test_a_commit_that_the_database_refuses_did_not_happen_and_says_so(
-    make_shop: MakeShop,
-) -> None:
+def test_a_commit_that_the_database_refuses_did_not_happen_and_says_so(make_shop: MakeShop) -> None:
     shop = make_shop()
 
     class Refusing(sqlite3.Connection):

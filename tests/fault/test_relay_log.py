@@ -173,7 +173,7 @@ def test_without_the_upstream_the_relay_log_makes_the_downstream_consistent(
 
 @pytest.mark.fault(
     "the last group is torn at every byte: a range is missing, before or behind; a real"
-    " Drainer's log is damaged or torn",
+    " Drainer's log is damaged or torn"
 )
 @pytest.mark.slow
 def test_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothing(
@@ -223,8 +223,7 @@ def test_a_relay_log_that_lacks_a_range_or_is_damaged_says_so_and_changes_nothin
 )
 @pytest.mark.slow
 def test_a_checkpoint_ahead_of_every_pump_is_refused_with_the_range(
-    replication: Replication,
-    tmp_path: Path,
+    replication: Replication, tmp_path: Path
 ) -> None:
     downstream = Downstream(tmp_path / "down.db", None)
     drainer = replication.start()

@@ -233,9 +233,7 @@ def test_a_hundred_thousand_pieces_of_noise(
 
 
 @pytest.mark.fault(
-    "requests of another cluster",
-    "PERMISSION_DENIED or a refusal, nothing stored",
-    cases="5",
+    "requests of another cluster", "PERMISSION_DENIED or a refusal, nothing stored", cases="5"
 )
 def test_a_caller_of_another_cluster_gets_nothing_and_leaves_nothing(
     pump: PumpProcess, etcd: Any

@@ -67,9 +67,7 @@ MANY = ("task", "executor", "task", "worker", "driver") * 2
     "harms", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
-    harms: tuple[str, ...],
-    replication: Replication,
-    spark_cluster: SparkCluster,
+    harms: tuple[str, ...], replication: Replication, spark_cluster: SparkCluster
 ) -> None:
     rng = random.Random(57)
     drainer = replication.start(
@@ -102,8 +100,7 @@ def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
 )
 @pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
-    rounds: int,
-    replication: Replication,
+    rounds: int, replication: Replication
 ) -> None:
     drainer = replication.start(spark_master="local[2]", batch_rows_max=300)
     drainer.wait_for("2 in all", 120)

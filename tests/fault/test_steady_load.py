@@ -213,10 +213,7 @@ def test_steady_load_leaves_every_process_as_it_is(
 ) -> None:
     trio = Trio(pump_factory, etcd_server.url, etcd, number=PUMPS)
     drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'down.db'}")
-    with (
-        followed_server(tmp_path, etcd_server.url) as source,
-        writing(etcd_server.url) as writer,
-    ):
+    with followed_server(tmp_path, etcd_server.url) as source, writing(etcd_server.url) as writer:
         eventually(lambda: writer.transactions > WARM, WARM_S)
         processes = {pump.node_id: psutil.Process(pump.pid) for pump in trio.pumps}
         processes["drainer"] = psutil.Process(drainer.pid)

@@ -111,9 +111,7 @@ def test_killed_at_every_passing_of_a_step_it_loses_nothing(tmp_path: Path, step
 
 
 @pytest.mark.fault(
-    "torn write of a real process (failpoint `disk.write=torn(n)`)",
-    "same",
-    cases="4 / 371",
+    "torn write of a real process (failpoint `disk.write=torn(n)`)", "same", cases="4 / 371"
 )
 @pytest.mark.parametrize(
     "torn", [0, 23, 24, 700, pytest.param(range(1, 1100, 3), marks=pytest.mark.slow)]

@@ -143,11 +143,7 @@ def test_a_pump_killed_while_it_stops_or_starts_loses_nothing(
 def test_a_pump_whose_sync_fails_once_continues_in_a_new_segment(
     load: Load, etcd_server: EtcdServer, pump_factory: PumpFactory, tmp_path: Path
 ) -> None:
-    faults = {
-        "LD_PRELOAD": str(faulty_disk(tmp_path)),
-        "FAULTY_MATCH": ".seg",
-        "FAULTY_SYNC": "30",
-    }
+    faults = {"LD_PRELOAD": str(faulty_disk(tmp_path)), "FAULTY_MATCH": ".seg", "FAULTY_SYNC": "30"}
     with environment(faults):
         pump = pump_factory(etcd_server.url, **SETTINGS)
     load.begin(pump)

@@ -170,8 +170,7 @@ def all_kept(path: Path, found: Iterable[Case], issued: list[Pair]) -> int:
     cases="189 disks × indexes = 403 / 1014 disks, 2100",
 )
 @pytest.mark.parametrize(
-    ("rows_bytes", "cases_min"),
-    [(300, 400), pytest.param(6000, 1500, marks=pytest.mark.slow)],
+    ("rows_bytes", "cases_min"), [(300, 400), pytest.param(6000, 1500, marks=pytest.mark.slow)]
 )
 def test_every_legal_state_after_a_crash_opens_with_all_that_was_acknowledged(
     tmp_path: Path, rows_bytes: int, cases_min: int

@@ -136,9 +136,7 @@ def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_continues(
 
 
 @pytest.mark.fault(
-    "Commit without a Prewrite",
-    "NOT_FOUND (may be repeated), counted, never emitted",
-    cases="1",
+    "Commit without a Prewrite", "NOT_FOUND (may be repeated), counted, never emitted", cases="1"
 )
 def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
     both: list[PumpSession],
@@ -154,9 +152,7 @@ def test_a_commit_without_its_prewrite_is_refused_counted_and_never_emitted(
 
 
 @pytest.mark.fault(
-    "Commit before its Prewrite",
-    "refused until the Prewrite is there, then taken",
-    cases="1",
+    "Commit before its Prewrite", "refused until the Prewrite is there, then taken", cases="1"
 )
 def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
     both: list[PumpSession],
@@ -174,9 +170,7 @@ def test_a_commit_that_overtakes_its_prewrite_is_taken_when_both_are_there(
 
 
 @pytest.mark.fault(
-    "Rollback, also before its Prewrite",
-    "never emitted; a Commit is refused",
-    cases="2",
+    "Rollback, also before its Prewrite", "never emitted; a Commit is refused", cases="2"
 )
 def test_what_was_rolled_back_is_never_emitted(both: list[PumpSession]) -> None:
     session = both[0]
@@ -218,9 +212,7 @@ def test_repeated_binlogs_are_emitted_once(both: list[PumpSession]) -> None:
 
 
 @pytest.mark.fault(
-    "the same transaction on two Pumps",
-    "emitted once, committed on both or on one",
-    cases="2",
+    "the same transaction on two Pumps", "emitted once, committed on both or on one", cases="2"
 )
 def test_a_transaction_on_two_pumps_is_emitted_once(both: list[PumpSession]) -> None:
     first, second = both
@@ -338,9 +330,7 @@ def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
 
 
 @pytest.mark.fault(
-    "no traffic on one Pump",
-    "fake binlogs: a commit elsewhere waits < 1.5 s for it",
-    cases="5",
+    "no traffic on one Pump", "fake binlogs: a commit elsewhere waits < 1.5 s for it", cases="5"
 )
 def test_a_pump_without_traffic_holds_up_no_one(both: list[PumpSession]) -> None:
     busy, idle = both
@@ -353,9 +343,7 @@ def test_a_pump_without_traffic_holds_up_no_one(both: list[PumpSession]) -> None
 
 
 @pytest.mark.fault(
-    "the oracle is frozen",
-    "the stream waits, writes continue, then order holds",
-    cases="1",
+    "the oracle is frozen", "the stream waits, writes continue, then order holds", cases="1"
 )
 def test_without_the_oracle_the_stream_waits_and_then_continues_in_order(
     both: list[PumpSession],

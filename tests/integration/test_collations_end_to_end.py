@@ -37,11 +37,7 @@ ROWS = [
     "ALTER TABLE shop.g ADD COLUMN more VARCHAR(9) NOT NULL DEFAULT 'für'",
     "UPDATE shop.g SET more = 'Straße' WHERE name = 'abc' AND id = 1",
 ]
-COMPARED = {
-    "shop.k": "k, v",
-    "shop.g": "id, name, u, is_abc, status, more",
-    "shop.p": "id, kind",
-}
+COMPARED = {"shop.k": "k, v", "shop.g": "id, name, u, is_abc, status, more", "shop.p": "id, kind"}
 FOUND = "SELECT id FROM shop.g WHERE name = 'aBc' ORDER BY id"
 
 
@@ -67,11 +63,7 @@ def rows(server: SqlServer, table: str) -> list[Any]:
     ],
 )
 def test_rows_keys_checks_and_generated_columns_are_the_same_under_other_defaults(
-    request: pytest.FixtureRequest,
-    rig: SourceRig,
-    tmp_path: Path,
-    upstream: str,
-    downstream: str,
+    request: pytest.FixtureRequest, rig: SourceRig, tmp_path: Path, upstream: str, downstream: str
 ) -> None:
     here: SqlServer = request.getfixturevalue(upstream)
     there: SqlServer = request.getfixturevalue(downstream)

@@ -273,9 +273,7 @@ UNSAID_BY_A_MARIADB = {
 
 
 @pytest.mark.parametrize("pair", on(*_OF_ONE_KIND))
-def test_values_of_a_setting_that_no_event_says_are_followed_if_it_is_the_servers(
-    way: Way,
-) -> None:
+def test_values_of_a_setting_that_no_event_says_are_followed_if_it_is_the_servers(way: Way) -> None:
     unsaid = UNSAID | (UNSAID_BY_A_MARIADB if way.is_mariadb else UNSAID_BY_A_MYSQL)
     start(way)
     cursor = begin(way.upstream)

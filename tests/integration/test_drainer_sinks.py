@@ -22,8 +22,7 @@ from tests.kit.wait import eventually
 
 @pytest.mark.alone
 def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
-    replication: Replication,
-    mariadb: MariadbServer,
+    replication: Replication, mariadb: MariadbServer
 ) -> None:
     drainer = replication.start(mariadb, pumps=3)
     writer = replication.begin()

@@ -84,10 +84,7 @@ def test_what_tidb_binlog_left_half_applied_is_refused_before_spark_starts(
 
 
 def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
+    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, mariadb: MariadbServer
 ) -> None:
     mariadb.run(
         "CREATE DATABASE IF NOT EXISTS tidb_binlog",

@@ -158,7 +158,7 @@ def served_certificate(port: int) -> bytes | None:
 
 @pytest.mark.fault(
     "someone listens between a Drainer with `[security]` and its tasks, answers in its place,"
-    " or speaks to its port in plain text",
+    " or speaks to its port in plain text"
 )
 @pytest.mark.slow
 def test_a_drainer_with_tls_and_its_spark_tasks_speak_in_cipher(

@@ -54,9 +54,7 @@ def commit_one(url: str) -> None:
 
 
 def test_a_pump_and_a_writer_log_in_and_survive_the_end_of_their_tokens(
-    guarded: EtcdServer,
-    pump_factory: Callable[..., PumpProcess],
-    monkeypatch: pytest.MonkeyPatch,
+    guarded: EtcdServer, pump_factory: Callable[..., PumpProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(USER, "nodes")
     monkeypatch.setenv(PASSWORD, "pa:ss")
@@ -80,11 +78,7 @@ def test_a_pump_and_a_writer_log_in_and_survive_the_end_of_their_tokens(
     [("", "", "user name is empty"), ("nodes", "wrong", "authentication failed")],
 )
 def test_an_etcd_that_refuses_a_login_is_reported_with_the_variables_to_set(
-    guarded: EtcdServer,
-    monkeypatch: pytest.MonkeyPatch,
-    user: str,
-    password: str,
-    problem: str,
+    guarded: EtcdServer, monkeypatch: pytest.MonkeyPatch, user: str, password: str, problem: str
 ) -> None:
     monkeypatch.setenv(USER, user)
     monkeypatch.setenv(PASSWORD, password)

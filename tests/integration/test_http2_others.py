@@ -113,10 +113,7 @@ def test_grpcio_gets_metadata_status_and_text_back(stubs: dict[str, Any]) -> Non
     status = MESSAGES["EchoStatus"](code=2, message=SPECIAL_TEXT)
     with pytest.raises(grpc.RpcError) as caught:
         stubs["UnaryCall"](MESSAGES["SimpleRequest"](response_status=status), timeout=_WAIT_S)
-    assert (caught.value.code(), caught.value.details()) == (
-        grpc.StatusCode.UNKNOWN,
-        SPECIAL_TEXT,
-    )
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNKNOWN, SPECIAL_TEXT)
 
 
 def test_a_deadline_and_a_cancellation_end_a_call_of_grpcio(stubs: dict[str, Any]) -> None:

@@ -110,8 +110,7 @@ def held_by(server: SqlServer) -> State:
     for (schema, table), columns in tables.items():
         chosen = ", ".join(expression(*column) for column in columns)
         found = server.query(
-            f"SELECT {chosen} FROM `{schema}`.`{table}`",
-            init_command="SET time_zone = '+00:00'",
+            f"SELECT {chosen} FROM `{schema}`.`{table}`", init_command="SET time_zone = '+00:00'"
         )
         state[schema, table] = Counter(
             frozenset(

@@ -134,10 +134,7 @@ def test_what_a_drainer_brought_does_not_come_back_and_what_is_new_does(
     back = drainer_factory(fresh_etcd.url, own, config=tmp_path / "2.toml", started=False)
     for drainer in (there, back):
         drainer.start()
-    with (
-        PumpClient.connect(etcd_server.url) as one,
-        PumpClient.connect(fresh_etcd.url) as two,
-    ):
+    with PumpClient.connect(etcd_server.url) as one, PumpClient.connect(fresh_etcd.url) as two:
         # Each cluster has the schema of both, and a copy of what the other's Drainer writes.
         to_one, to_two = Mirror(mariadb, "shop_1", one), Mirror(mariadb, "shop", two)
         there.wait_until(insert(one, (1, 1), (2, 2)))

@@ -114,11 +114,7 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
 
 @pytest.mark.thorough
 def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    server: MariadbServer,
-    tmp_path: Path,
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, server: MariadbServer, tmp_path: Path
 ) -> None:
     pumps = [pump_factory(etcd_server.url)]
     source = SourceProcess(tmp_path / "source", etcd_server.url, server).start()

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.servers.binlog_server import (
-    MARIADB,
-    AnyBinlogServer,
-    module_server,
-    on_servers,
-)
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_source import SourceRig, cleared
 
 pytestmark = pytest.mark.thorough

@@ -326,10 +326,7 @@ def test_a_wrong_password_and_a_missing_privilege_are_reported(source: BinlogSer
         replace(source.address, password="no").connect()
     source.run("CREATE OR REPLACE USER poor@'%' IDENTIFIED BY 'x'")
     poor = replace(source.address, user="poor", password="x")
-    with (
-        closing(BinlogStream(poor, STREAM)) as stream,
-        pytest.raises(NeedsOperator, match="GRANT"),
-    ):
+    with closing(BinlogStream(poor, STREAM)) as stream, pytest.raises(NeedsOperator, match="GRANT"):
         stream.start_at(FIRST, 4)
 
 

@@ -106,9 +106,7 @@ def test_a_fence_waits_for_a_row_that_is_about_to_be_committed(
 
 
 @pytest.mark.fault(
-    "Prewrite without a Commit: racing with the fence, 60 rounds",
-    "both agree in each",
-    cases="60",
+    "Prewrite without a Commit: racing with the fence, 60 rounds", "both agree in each", cases="60"
 )
 @pytest.mark.thorough
 def test_writers_and_fences_that_race_never_disagree(connect: Any, database: Database) -> None:

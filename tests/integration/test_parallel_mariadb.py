@@ -249,9 +249,7 @@ def test_partitions_that_lock_each_other_out_both_arrive(
 
 
 @pytest.mark.fault(
-    "a second Drainer takes over between partitions",
-    "the first one's are fenced off",
-    cases="1",
+    "a second Drainer takes over between partitions", "the first one's are fenced off", cases="1"
 )
 def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
     sink: MysqlSink, mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch

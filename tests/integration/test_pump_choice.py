@@ -74,10 +74,7 @@ def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
 
 @pytest.mark.thorough
 def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Factory,
-    monkeypatch: pytest.MonkeyPatch,
+    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as environment:
         environment.setenv(failpoints.VARIABLE, "disk.sync=sleep(0.05)")

@@ -227,11 +227,7 @@ def test_a_purge_and_a_pause_can_be_asked_for_as_with_tidb_binlog(pump: PumpProc
         answer = json.loads(text)
         assert (code, answer["code"], problem in answer["message"]) == (status, 3, True)
     code, text = asked(f"{url}state/{pump.node_id}/pause", "PUT")
-    assert json.loads(text) == {
-        "message": "apply action pause success!",
-        "code": 200,
-        "data": None,
-    }
+    assert json.loads(text) == {"message": "apply action pause success!", "code": 200, "data": None}
     assert pump.wait() == 0
 
 

@@ -152,9 +152,7 @@ def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: PumpSessi
 
 
 @pytest.mark.fault(
-    "the same node id or data folder twice; a renamed host",
-    "refused; keeps its name",
-    cases="4",
+    "the same node id or data folder twice; a renamed host", "refused; keeps its name", cases="4"
 )
 def test_a_second_pump_on_the_same_data_or_name_says_so(
     session: PumpSession, etcd_server: EtcdServer, pump_factory: Factory

@@ -255,15 +255,10 @@ def test_ddl_is_streamed_between_the_rows_of_both_schemas(
 
 
 @pytest.mark.fault(
-    "Prewrite without a Commit: it was executing DDL",
-    "committed from the DDL history",
-    cases="1",
+    "Prewrite without a Commit: it was executing DDL", "committed from the DDL history", cases="1"
 )
 def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
-    shop: PumpClient,
-    pump: PumpProcess,
-    stream_of: StreamOf,
-    monkeypatch: pytest.MonkeyPatch,
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Deliveries, "add", lambda self, delivery: False)
     (ddl_ts,) = shop.execute_ddl("ALTER TABLE goods ADD COLUMN price INT", "shop")
@@ -280,10 +275,7 @@ def test_a_ddl_whose_client_died_before_its_commit_is_committed_from_history(
     cases="1",
 )
 def test_a_ddl_whose_client_died_before_it_was_recorded_holds_no_one_up_after_the_next_one(
-    shop: PumpClient,
-    pump: PumpProcess,
-    stream_of: StreamOf,
-    monkeypatch: pytest.MonkeyPatch,
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(self: History, job: DdlJob, **more: Any) -> None:
         raise Retryable("died", code=Code.ETCD_AWAY)
@@ -318,10 +310,7 @@ def test_a_ddl_whose_answer_from_history_was_lost_is_done_once(
 
 
 def test_a_ddl_that_history_refuses_is_rolled_back_and_changes_nothing(
-    shop: PumpClient,
-    pump: PumpProcess,
-    stream_of: StreamOf,
-    monkeypatch: pytest.MonkeyPatch,
+    shop: PumpClient, pump: PumpProcess, stream_of: StreamOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: History, job: DdlJob, **more: Any) -> None:
         raise Retryable(

@@ -109,9 +109,7 @@ MORE_KILLS = ("drainer.transaction_begun=kill@2", "drainer.checkpoint_stored=kil
 
 
 @pytest.mark.fault(
-    "`penstock reparo` is killed",
-    "started again, it ends at the same state",
-    cases="2 / 6",
+    "`penstock reparo` is killed", "started again, it ends at the same state", cases="2 / 6"
 )
 @pytest.mark.thorough
 @pytest.mark.parametrize("steps", [KILLS, pytest.param(MORE_KILLS, marks=pytest.mark.slow)])

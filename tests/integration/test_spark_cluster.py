@@ -35,10 +35,7 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     path = tmp_path / "down.db"
     pumps = [pump_factory(etcd_server.url) for _ in range(2)]
     drainer = drainer_factory(
-        etcd_server.url,
-        f"sqlite:///{path}",
-        spark_master=spark_cluster.url,
-        spark_tasks=2,
+        etcd_server.url, f"sqlite:///{path}", spark_master=spark_cluster.url, spark_tasks=2
     )
     drainer.wait_for(r"executors fetch the payloads(.|\n)*2 in all", 90)
     # Below the Drainer there is only the driver's JVM; the tasks and their code are at the workers.

@@ -121,11 +121,7 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
     cases="2",
 )
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "dispatch",
-    [True, False],
-    ids=["spread", "whole"],
-)
+@pytest.mark.parametrize("dispatch", [True, False], ids=["spread", "whole"])
 def test_a_drainer_that_dies_between_a_batch_s_transactions_continues_in_safe_mode(
     etcd: Any,
     etcd_server: EtcdServer,

@@ -212,7 +212,7 @@ def test_a_large_transaction_is_not_held_in_memory_and_filtered_too(
 @pytest.mark.thorough
 @pytest.mark.fault(
     "a program that reads the stream is killed under load: a Pump joins that no one has"
-    " announced to it; another is killed; etcd cannot be read",
+    " announced to it; another is killed; etcd cannot be read"
 )
 def test_a_pump_that_joins_unannounced_or_is_away_lets_nothing_be_missed(
     etcd_url: str, pump: PumpProcess, pump_factory: MakePump, shop: PumpClient

@@ -127,7 +127,7 @@ def test_a_silent_primary_s_log_is_taken_over_by_who_is_listed(tmp_path: Path) -
 
 
 @pytest.mark.fault(
-    "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away",
+    "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away"
 )
 def test_a_copy_that_was_put_back_to_before_the_mark_takes_nothing_over(tmp_path: Path) -> None:
     marked = replace(LISTED, mark=Mark(0, BEGIN + 1, 4))

@@ -90,10 +90,7 @@ def test_a_tidb_is_known_by_its_version_or_by_name_and_what_it_lacks_is_passed_o
 
 
 def test_batches_are_cut_at_the_settings_or_at_the_downstream_before() -> None:
-    with (
-        ScriptedMysql(rows=answers(), version=VERSION) as server,
-        closing(opened(server)) as sink,
-    ):
+    with ScriptedMysql(rows=answers(), version=VERSION) as server, closing(opened(server)) as sink:
         assert _batch_bytes_max(DrainerConfig(batch_bytes_max=1 << 30), sink) == 1 << 30
         sink.load_checkpoint()
         assert _batch_bytes_max(DrainerConfig(batch_bytes_max=1 << 30), sink) == 8 << 20

@@ -123,11 +123,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     home = tmp_path_factory.mktemp("scripted")
     server = EtcdServer(home, durable=False).start()
     with TidbCluster() as cluster:
-        settings = {
-            "etcd_urls": server.url,
-            "pd_address": cluster.url,
-            "resolver_timeout_s": 1,
-        }
+        settings = {"etcd_urls": server.url, "pd_address": cluster.url, "resolver_timeout_s": 1}
         pump = PumpProcess(home / "pump-1", "pump-1", settings).start()
         yield Shared(cluster, pump, server.url)
         pump.kill()

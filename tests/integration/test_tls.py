@@ -171,10 +171,7 @@ def test_every_kind_of_method_works_behind_the_check(
     cases="3",
 )
 def test_a_pump_that_cannot_prove_itself_is_not_trusted(
-    mutual: PumpProcess,
-    authority: Authority,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    mutual: PumpProcess, authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = authority.issue("writer")
     _, why = refusal(mutual, Tls(ca=Authority(tmp_path, "other").file))

@@ -100,9 +100,7 @@ def test_a_transaction_of_many_statements_is_one(shop: Shop) -> None:
     assert shop.server.query("SELECT COUNT(*) FROM shop.t") == [(6000,)]
 
 
-def test_a_row_and_a_transaction_above_the_limits_are_refused_whole_with_a_hint(
-    shop: Shop,
-) -> None:
+def test_a_row_and_a_transaction_above_the_limits_are_refused_whole_with_a_hint(shop: Shop) -> None:
     shop.ddl("CREATE TABLE big (id INT PRIMARY KEY, v LONGTEXT)")
     before = shop.sink.load_checkpoint()
     one = b"INSERT INTO `shop`.`big` (`id`,`v`) VALUES (1,'%s')" % (b"x" * (7 << 20))

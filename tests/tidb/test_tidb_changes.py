@@ -96,9 +96,7 @@ def schema_of(kind: Kind) -> str:
 
 
 @pytest.mark.fault(
-    "rows change while a DDL runs, on both servers",
-    "every row has its values",
-    cases="18",
+    "rows change while a DDL runs, on both servers", "every row has its values", cases="18"
 )
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_rows_that_change_while_a_ddl_runs_are_equal(kind: Kind, tidb_rig: TidbRig) -> None:

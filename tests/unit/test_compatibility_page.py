@@ -19,10 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
     ("file", "version"),
     [
         ("a Pump's log: segments", segment.VERSION),
-        (
-            "a Pump's log: segments, once it has had [replicas](copies.md)",
-            segment.VERSION_WITH_ID,
-        ),
+        ("a Pump's log: segments, once it has had [replicas](copies.md)", segment.VERSION_WITH_ID),
         ("a Pump's log: large transactions in chunks", chunks.FORMAT),
         ("a Pump's index", checkpoint.FORMAT),
         ("a Drainer's relay log", records.FORMAT),

@@ -184,8 +184,7 @@ def test_a_data_dir_that_cannot_be_is_one_error_and_exit_code_two(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["pumps"], ["drainers"], ["status", "pump-1"], ["trigger-gc", "pump-1"]],
+    "arguments", [["pumps"], ["drainers"], ["status", "pump-1"], ["trigger-gc", "pump-1"]]
 )
 def test_an_etcd_that_is_away_is_named_and_worth_another_try(
     arguments: Sequence[str], here: Run
@@ -252,9 +251,8 @@ def test_a_mistyped_variable_is_refused_with_the_nearest_name(
     program: str, variable: str, near: str, here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "x")
-    arguments = {
-        "ctl": ["pumps"],
-        "penstock": ["verify", "--upstream=x", "--downstream=y"],
-    }.get(program, [])
+    arguments = {"ctl": ["pumps"], "penstock": ["verify", "--upstream=x", "--downstream=y"]}.get(
+        program, []
+    )
     line = assert_one_line(here(program, *arguments))
     assert f"unknown variable {variable} in the environment (did you mean {near}?" in line

@@ -87,7 +87,7 @@ FEATURES: dict[str, str | dict[str, str]] = {
     },
     "`PARTIAL_JSON`, GTIDs with tags, MINIMAL metadata": {
         "mysql-9": _TRANSLATE + "what_a_mysql_logs_comes_to_what_it_holds_in_every_form_that_it_has"
-        "[MINIMAL-ON-PARTIAL_JSON]",
+        "[MINIMAL-ON-PARTIAL_JSON]"
     },
     "XA, CREATE TABLE … SELECT, temporary tables": {
         "mariadb-10.11": _TRANSLATE + "the_servers_own_framing_of_xa_selects_and_many_tables",

@@ -332,9 +332,7 @@ def _move(old: Path, new: Path) -> None:
     """Rename a folder; raise `NeedsOperator` if the new name already exists."""
     if new.exists():
         raise NeedsOperator(
-            f"{new} is there, where a table is to be moved",
-            "move it away",
-            Code.DELTA_TABLE,
+            f"{new} is there, where a table is to be moved", "move it away", Code.DELTA_TABLE
         )
     new.parent.mkdir(parents=True, exist_ok=True)
     os.rename(old, new)

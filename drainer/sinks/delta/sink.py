@@ -28,12 +28,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from drainer.settings.targets import CHANGES, MIRROR, LakeTarget
-from drainer.sinks.checkpoint import (
-    Checkpoint,
-    OverrideChange,
-    of_another_cluster,
-    overridden,
-)
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
 from drainer.sinks.delta.lake import OWN, RETAINED, Lake, Place, app_of, configuration, forget_log
 from drainer.sinks.delta.lake_ddl import DROPPED, LakeDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, merge

@@ -27,12 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drainer.settings.targets import FilesTarget
-from drainer.sinks.checkpoint import (
-    Checkpoint,
-    OverrideChange,
-    of_another_cluster,
-    overridden,
-)
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
 from drainer.sinks.ddl_effects import session_of
 from drainer.sinks.files.binlog_files import COMPRESSED, Tail, binlog_files, end_of
 from drainer.sinks.files.savepoint import (

@@ -32,12 +32,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException
 
 from drainer.settings.targets import STOP, KafkaTarget
-from drainer.sinks.checkpoint import (
-    Checkpoint,
-    OverrideChange,
-    of_another_cluster,
-    overridden,
-)
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, lost, read_checkpoints
 from drainer.sinks.kafka.producing import (
     REPLACED,

@@ -20,13 +20,7 @@ import pymysql
 from pymysql.constants import ER
 
 from drainer.settings.targets import MysqlTarget
-from drainer.sinks.checkpoint import (
-    Checkpoint,
-    Ledger,
-    OverrideChange,
-    overridden,
-    own_row,
-)
+from drainer.sinks.checkpoint import Checkpoint, Ledger, OverrideChange, overridden, own_row
 from drainer.sinks.mysql.ddl_progress import (
     ALREADY_CODES,
     DdlProgress,
@@ -58,12 +52,7 @@ from drainer.sinks.mysql.session import (
     run,
     unhurried,
 )
-from drainer.sinks.mysql.side_connections import (
-    Fences,
-    SideConnections,
-    foreign_keys,
-    run_rows,
-)
+from drainer.sinks.mysql.side_connections import Fences, SideConnections, foreign_keys, run_rows
 from drainer.sinks.mysql.spelling import Collations, spelled
 from drainer.sinks.protocol import (
     ForeignKey,

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from drainer.settings.targets import SqliteTarget
-from drainer.sinks.checkpoint import (
-    Checkpoint,
-    OverrideChange,
-    overridden,
-    own_row,
-)
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange, overridden, own_row
 from drainer.sinks.patience import CheckpointedSink
 from drainer.sinks.protocol import (
     ForeignKey,

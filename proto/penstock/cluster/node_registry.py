@@ -421,10 +421,7 @@ class Heartbeats:
     """One process's observations of the nodes of a kind."""
 
     def __init__(
-        self,
-        *,
-        silent_after_s: float = SILENT_AFTER_S,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, silent_after_s: float = SILENT_AFTER_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._silent_after_s = silent_after_s
         self._clock = clock

@@ -21,14 +21,7 @@ from __future__ import annotations
 import json
 from binascii import hexlify
 
-from penstock.datum.jsonb import (
-    DECIMAL,
-    Typed,
-    TypedJson,
-    encode_text,
-    read_text,
-    typed_scalars,
-)
+from penstock.datum.jsonb import DECIMAL, Typed, TypedJson, encode_text, read_text, typed_scalars
 
 _TIMES = {7: "DATETIME(6)", 10: "DATE", 11: "TIME(6)", 12: "DATETIME(6)"}
 _VARBINARY = 15

@@ -27,14 +27,7 @@ from penstock.codes import Code
 from penstock.ddl.successors import adopted
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
-from penstock.schema.model import (
-    ColumnInfo,
-    DdlJob,
-    DdlType,
-    MysqlType,
-    SchemaInfo,
-    TableInfo,
-)
+from penstock.schema.model import ColumnInfo, DdlJob, DdlType, MysqlType, SchemaInfo, TableInfo
 from penstock.ts import physical_ms
 
 WITHOUT_EFFECT = frozenset({27, 28, 30, 31, *range(49, 60), 68, 69, 70})

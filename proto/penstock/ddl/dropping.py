@@ -13,11 +13,7 @@ from penstock.ddl.catalog import SchemaChange
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 
-DROPS = {
-    "TABLE": DdlType.DROP_TABLE,
-    "VIEW": DdlType.DROP_VIEW,
-    "SEQUENCE": DdlType.DROP_SEQUENCE,
-}
+DROPS = {"TABLE": DdlType.DROP_TABLE, "VIEW": DdlType.DROP_VIEW, "SEQUENCE": DdlType.DROP_SEQUENCE}
 """The types of jobs that drop tables, by the kind that they name."""
 
 Dropped = Sequence[tuple[str, TableInfo]]

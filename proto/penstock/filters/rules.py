@@ -83,10 +83,7 @@ class Rules:
         self._events = EventFilter(config.events, case_sensitive=config.case_sensitive)
         self._rows = RowFilter(config.expressions)
         self.router = Router(
-            config.routes,
-            case_sensitive=config.case_sensitive,
-            protected=own,
-            source_id=source_id,
+            config.routes, case_sensitive=config.case_sensitive, protected=own, source_id=source_id
         )
 
     def is_replicated(self, schema: str, table: str) -> bool:

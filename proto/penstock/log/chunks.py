@@ -139,9 +139,7 @@ def decode_chunk_list(payload: bytes) -> ChunkList:
     places_end = _CHUNK_LIST.size + count * _POSITION.size
     if count == 0 or len(payload) != places_end + head_bytes:
         raise Malformed(
-            f"a chunk list of {count} chunks in {len(payload)} bytes",
-            _HINT,
-            Code.BINLOG_INVALID,
+            f"a chunk list of {count} chunks in {len(payload)} bytes", _HINT, Code.BINLOG_INVALID
         )
     places = itertools.starmap(
         Position, _POSITION.iter_unpack(payload[_CHUNK_LIST.size : places_end])

@@ -118,11 +118,7 @@ class HttpStatus:
         self._routes.clear()
 
     async def start(
-        self,
-        address: str,
-        grpc_port: int,
-        security: Security | None = None,
-        advertised: str = "",
+        self, address: str, grpc_port: int, security: Security | None = None, advertised: str = ""
     ) -> None:
         """Serve at `address`; raise `NeedsOperator` when a configured address cannot be bound.
 

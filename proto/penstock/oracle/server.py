@@ -111,8 +111,7 @@ class OracleServer:
                 self._tso, response_serializer=pdpb_pb2.TsoResponse.SerializeToString
             ),
             "GetMembers": grpc.unary_unary_rpc_method_handler(
-                self._get_members,
-                response_serializer=pdpb_pb2.GetMembersResponse.SerializeToString,
+                self._get_members, response_serializer=pdpb_pb2.GetMembersResponse.SerializeToString
             ),
         }
         service = grpc.method_handlers_generic_handler("pdpb.PD", handlers)

@@ -185,11 +185,7 @@ def body_of(event: bytes, checksum: Checksum) -> bytes:
 
 
 def make_event(
-    type_: int,
-    body: bytes,
-    *,
-    header: Header | None = None,
-    checksum: Checksum = Checksum.CRC32,
+    type_: int, body: bytes, *, header: Header | None = None, checksum: Checksum = Checksum.CRC32
 ) -> bytes:
     """Return a whole event; `header` supplies all fields except type and size."""
     given = header or Header(0, type_, 0, 0, 0, 0)

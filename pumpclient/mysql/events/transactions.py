@@ -335,9 +335,7 @@ def decompress_block(data: bytes | memoryview) -> bytes:
     """Decompress a MariaDB block; raise `Malformed` if it is not valid."""
     if not data or not data[0] & _BLOCK_MARK or data[0] & _ALGORITHM_BITS:
         raise Malformed(
-            f"a compressed block that begins with {bytes(data[:1])!r}",
-            _HINT,
-            Code.EVENT_MALFORMED,
+            f"a compressed block that begins with {bytes(data[:1])!r}", _HINT, Code.EVENT_MALFORMED
         )
     length_size = data[0] & _LENGTH_BITS
     length = int.from_bytes(data[1 : 1 + length_size], "big")
@@ -407,9 +405,7 @@ class TransactionPayload:
         if waiting or total != self.plain_bytes:
             problem = f"{total} bytes in a transaction payload of {self.plain_bytes}"
             raise Malformed(
-                f"{problem}, {len(waiting)} after its last event",
-                _HINT,
-                Code.EVENT_MALFORMED,
+                f"{problem}, {len(waiting)} after its last event", _HINT, Code.EVENT_MALFORMED
             )
 
     def _pieces(self) -> Iterator[bytes]:

@@ -134,8 +134,7 @@ class RowWriter:
         options = self._session.options
         if self._session.schemas.table_by_id(table.info.id) is not table:
             raise Retryable(
-                f"table {table.schema_name}.{table.info.name} was altered here",
-                Code.LOAD_DISTURBED,
+                f"table {table.schema_name}.{table.info.name} was altered here", Code.LOAD_DISTURBED
             )
         changes = ChangeSet(options.spill_bytes, options.spill_dir)
         changes.tables[table.info.id] = Changes(
@@ -243,8 +242,7 @@ class Load:
         """Raise `Retryable` once the load is to stop."""
         if self._is_stopped():
             raise Retryable(
-                "stopped before the load was done; it continues when run again",
-                Code.LOAD_DISTURBED,
+                "stopped before the load was done; it continues when run again", Code.LOAD_DISTURBED
             )
 
     def _completed(self, journal: Journal, state: LoadState) -> LoadState:
@@ -280,12 +278,7 @@ class _Attempt:
     """The work at one snapshot."""
 
     def __init__(
-        self,
-        load: Load,
-        journal: Journal,
-        taken: Snapshot,
-        sink: Sink | None,
-        state: LoadState,
+        self, load: Load, journal: Journal, taken: Snapshot, sink: Sink | None, state: LoadState
     ) -> None:
         self._client = load.client
         self._file = load.file

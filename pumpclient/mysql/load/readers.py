@@ -196,8 +196,7 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
         return
     if count:
         raise Retryable(
-            f"{address}: {count} XA transactions are prepared: end them first",
-            Code.XA_PREPARED,
+            f"{address}: {count} XA transactions are prepared: end them first", Code.XA_PREPARED
         )
 
 

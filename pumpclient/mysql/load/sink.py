@@ -235,11 +235,7 @@ def lock_name(cluster_id: int, source: str, number: int) -> str:
 
 @contextmanager
 def sink_sessions(
-    options: SinkOptions,
-    cluster_id: int,
-    source: str,
-    count: int,
-    may_commit: Callable[[], bool],
+    options: SinkOptions, cluster_id: int, source: str, count: int, may_commit: Callable[[], bool]
 ) -> Iterator[Sink]:
     """Open `count` sessions for the `with`, once those of earlier attempts have ended."""
     assert 0 < count <= SESSIONS_MAX

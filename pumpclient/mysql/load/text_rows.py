@@ -150,9 +150,7 @@ def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     width = {252: 2, 253: 3, 254: 8}.get(size)
     if width is None:
         raise Malformed(
-            f"a column begins with {size:#x}",
-            "the connection lost bytes",
-            Code.SERVER_AWAY,
+            f"a column begins with {size:#x}", "the connection lost bytes", Code.SERVER_AWAY
         )
     begin = at + width
     end = begin + int.from_bytes(data[at:begin], "little")

@@ -140,8 +140,7 @@ class PacketReader:
         if found in (0, 1):
             return found
         raise Retryable(
-            f"packet {found} of a dump where {expected} was due: packets are lost",
-            Code.SERVER_AWAY,
+            f"packet {found} of a dump where {expected} was due: packets are lost", Code.SERVER_AWAY
         )
 
     def _take(self, payload: bytes, events: list[bytes]) -> bool:

@@ -184,9 +184,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
     size = path.stat().st_size
     if size < trusted:
         raise NeedsOperator(
-            f"{path} has {size} bytes, {trusted} were relayed",
-            _SHORT_HINT,
-            Code.RELAY_DAMAGED,
+            f"{path} has {size} bytes, {trusted} were relayed", _SHORT_HINT, Code.RELAY_DAMAGED
         )
     tracker = TransactionTracker(meta.gtids.copy())
     end = complete_until(path, tracker, trusted)

@@ -70,9 +70,7 @@ class SubDir(NamedTuple):
         found = _SUB_DIR.fullmatch(text)
         if found is None or int(found[2]) == 0:
             raise Malformed(
-                f"{text!r} is no sub-directory of a relay log",
-                _INDEX_HINT,
-                Code.RELAY_UNUSABLE,
+                f"{text!r} is no sub-directory of a relay log", _INDEX_HINT, Code.RELAY_UNUSABLE
             )
         return cls(found[1], int(found[2]))
 
@@ -116,9 +114,7 @@ def read_index(text: str) -> list[SubDir]:
     for earlier, later in pairwise(listed):
         if later.suffix != earlier.suffix + 1:
             raise NeedsOperator(
-                f"{INDEX_NAME}: {later} does not follow {earlier}",
-                _INDEX_HINT,
-                Code.RELAY_UNUSABLE,
+                f"{INDEX_NAME}: {later} does not follow {earlier}", _INDEX_HINT, Code.RELAY_UNUSABLE
             )
     return listed
 

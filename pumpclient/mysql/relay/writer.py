@@ -22,12 +22,7 @@ from pathlib import Path
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
 from penstock.log.files import sync_folder
-from pumpclient.mysql.events.files import (
-    FormatDescription,
-    description_digest,
-    is_fake,
-    rotate_of,
-)
+from pumpclient.mysql.events.files import FormatDescription, description_digest, is_fake, rotate_of
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     FILE_MAGIC,

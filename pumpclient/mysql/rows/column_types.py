@@ -51,9 +51,7 @@ def reading_of(column: Column) -> Reading:
     if real in _INTEGERS:
         if column.is_unsigned is None:
             raise NeedsOperator(
-                f"the binlog does not have the sign of {real.name}",
-                _FULL,
-                Code.BINLOG_INCOMPLETE,
+                f"the binlog does not have the sign of {real.name}", _FULL, Code.BINLOG_INCOMPLETE
             )
         return integer(_INTEGERS[real], is_unsigned=column.is_unsigned)
     make = _MAKERS.get(real)
@@ -69,9 +67,7 @@ def reading_of(column: Column) -> Reading:
 def _charset(column: Column) -> Charset:
     if column.collation is None:
         raise NeedsOperator(
-            f"the binlog does not have the charset of {column.name}",
-            _FULL,
-            Code.BINLOG_INCOMPLETE,
+            f"the binlog does not have the charset of {column.name}", _FULL, Code.BINLOG_INCOMPLETE
         )
     return charset_of(column.collation)
 

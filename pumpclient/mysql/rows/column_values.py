@@ -100,11 +100,7 @@ def decimal_reading(precision: int, scale: int) -> Reading:
         )
     name = f"decimal_{precision}_{scale}"
     read, size = _decimal_reader(precision, scale)
-    return fixed(
-        f"{size}s",
-        name + "({0})",
-        **{name: read},
-    )
+    return fixed(f"{size}s", name + "({0})", **{name: read})
 
 
 def _decimal_reader(precision: int, scale: int) -> tuple[Callable[[bytes], Decimal], int]:
@@ -191,9 +187,7 @@ def decompressed(raw: bytes) -> bytes:
         plain = unpacking.decompress(raw[start:], length + 1)
     except zlib.error as error:
         raise Malformed(
-            f"a damaged COMPRESSED value: {error}",
-            "bytes of the event are lost",
-            Code.ROWS_EVENT,
+            f"a damaged COMPRESSED value: {error}", "bytes of the event are lost", Code.ROWS_EVENT
         ) from error
     if len(plain) != length:
         raise Malformed(
@@ -261,9 +255,7 @@ _DECLARED: dict[str, tuple[int, Callable[[bytes], str]]] = {
 def declared(name: str) -> Reading:
     if name not in _DECLARED:
         raise Malformed(
-            f"{name!r} is no type that comes as bytes",
-            ", ".join(_DECLARED),
-            Code.ROWS_EVENT,
+            f"{name!r} is no type that comes as bytes", ", ".join(_DECLARED), Code.ROWS_EVENT
         )
     size, read = _DECLARED[name]
     function = f"{name}_text"
@@ -376,20 +368,12 @@ def timestamp2(fsp: int) -> Reading:
 
 
 def date() -> Reading:
-    return fixed(
-        ("H", "B"),
-        "dates[{0} | {1} << 16]",
-        dates=DATES,
-    )
+    return fixed(("H", "B"), "dates[{0} | {1} << 16]", dates=DATES)
 
 
 def old_timestamp() -> Reading:
     """Return the reading of TIMESTAMP as servers before MySQL 5.6 wrote it."""
-    return fixed(
-        "I",
-        "epoch_text({0})",
-        epoch_text=epoch_text,
-    )
+    return fixed("I", "epoch_text({0})", epoch_text=epoch_text)
 
 
 def _old_time_text(number: int) -> str:

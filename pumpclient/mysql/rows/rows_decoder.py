@@ -24,12 +24,7 @@ from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events.frame import BodyReader, EventType
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.json_binary import (
-    apply_changes,
-    read_changes,
-    read_json,
-    typed_text,
-)
+from pumpclient.mysql.rows.json_binary import apply_changes, read_changes, read_json, typed_text
 from pumpclient.mysql.rows.rows_event import (
     Kind,
     Reading,

@@ -67,10 +67,7 @@ class ServerConfig:
         )
 
     def stream(self) -> StreamOptions:
-        return StreamOptions(
-            server_id=self.server_id or None,
-            semi_sync=self.semi_sync,
-        )
+        return StreamOptions(server_id=self.server_id or None, semi_sync=self.semi_sync)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +128,7 @@ class LoadConfig:
         if not self.sink:
             return None
         return SinkOptions(
-            address_in(self.sink, "load's sink"),
-            self.sink_checkpoint,
-            is_shared=self.into_existing,
+            address_in(self.sink, "load's sink"), self.sink_checkpoint, is_shared=self.into_existing
         )
 
 
@@ -175,8 +170,7 @@ class SourceConfig:
         "mysql-1", "name in the cluster; only one process at a time may use it"
     )
     start: str = setting(
-        "current",
-        "start position of the first run: current, file:position, a GTID set, or a time",
+        "current", "start position of the first run: current, file:position, a GTID set, or a time"
     )
     mode: str = setting(
         "incremental",

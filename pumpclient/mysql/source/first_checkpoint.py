@@ -29,13 +29,7 @@ from pumpclient.mysql.protocol.server import (
     master_status,
 )
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.relay.layout import (
-    FIRST_POSITION,
-    INDEX_NAME,
-    FileName,
-    Location,
-    read_index,
-)
+from pumpclient.mysql.relay.layout import FIRST_POSITION, INDEX_NAME, FileName, Location, read_index
 from pumpclient.mysql.relay.reader import file_in
 from pumpclient.mysql.relay.resume import (
     continued_in,
@@ -150,9 +144,7 @@ def _at(
     name = FileName.parse(file)
     if position < FIRST_POSITION:
         raise NeedsOperator(
-            f"position {position} of {file}",
-            "a file's first one is 4",
-            Code.POSITION_INVALID,
+            f"position {position} of {file}", "a file's first one is 4", Code.POSITION_INVALID
         )
     there = file_in(root, name)
     suffix = there.suffix if there else _next_suffix(root)

@@ -166,9 +166,7 @@ class Pages:
                 gone = await asyncio.to_thread(purger.expired, float(what or 0))
             case other:
                 raise NeedsOperator(
-                    f"no strategy {other!r}",
-                    "inactive, filename or time",
-                    Code.COMMAND_INVALID,
+                    f"no strategy {other!r}", "inactive, filename or time", Code.COMMAND_INVALID
                 )
         return Answer("".join(f"{name}\n" for name in gone) or "nothing to purge\n")
 

@@ -91,8 +91,7 @@ class RelayLog:
             self._thread.join()
         self.failure = None
         options = RelayOptions(
-            stream=self._stream,
-            start=Start(file=str(place.file), accepts=accepts),
+            stream=self._stream, start=Start(file=str(place.file), accepts=accepts)
         )
         self._receiver = RelayReceiver(self.dir, self._address, options)
         self._thread = start_thread(self._receiver, self._failed)

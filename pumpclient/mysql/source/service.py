@@ -135,9 +135,7 @@ class SourceService:
         place = place or (counters.statement_place if counters.state == "failed" else "")
         if not place:
             raise NeedsOperator(
-                "no statement has failed",
-                "name its place, file:position",
-                Code.NODE_STATE,
+                "no statement has failed", "name its place, file:position", Code.NODE_STATE
             )
         return self.change(override_at(verb, place, statements))
 
@@ -248,12 +246,7 @@ class SourceService:
             journal=journal,
             tables=tables,
             statements=Statements(
-                client,
-                self._rules,
-                self._online,
-                cascades,
-                tables=tables,
-                merges=merges,
+                client, self._rules, self._online, cascades, tables=tables, merges=merges
             ),
             counters=self.counters,
             source_id=config.source_id,

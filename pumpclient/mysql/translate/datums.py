@@ -52,9 +52,7 @@ def datum_reading(pair: ColumnPair) -> Reading:
         return head + encode(value)
 
     return replace(
-        reading,
-        expression=f"{name}({reading.expression})",
-        names={**reading.names, name: make},
+        reading, expression=f"{name}({reading.expression})", names={**reading.names, name: make}
     )
 
 

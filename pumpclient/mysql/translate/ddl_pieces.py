@@ -148,9 +148,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _odd(old: Name, new: Name, why: str) -> NeedsOperator:
     pair = f"RENAME {'.'.join(old)} TO {'.'.join(new)}"
     return NeedsOperator(
-        f"{pair}: {why}, so the online DDL cannot be followed",
-        _ONLINE_HINT,
-        Code.ONLINE_DDL,
+        f"{pair}: {why}, so the online DDL cannot be followed", _ONLINE_HINT, Code.ONLINE_DDL
     )
 
 

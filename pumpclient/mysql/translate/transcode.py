@@ -260,11 +260,7 @@ class _Inserts:
     """Makes the rows of inserts, which start with the handle."""
 
     def __init__(
-        self,
-        table: TableInfo,
-        pairing: Pairing,
-        rowid: Callable[[], int],
-        codec: RowCodec,
+        self, table: TableInfo, pairing: Pairing, rowid: Callable[[], int], codec: RowCodec
     ) -> None:
         pairs = pairing.pairs
         self._rowid = rowid
@@ -356,9 +352,7 @@ def _held(column: ColumnInfo, value: object) -> object:
 
 def _null(name: str) -> Malformed:
     return Malformed(
-        f"column {name!r} is NOT NULL here and NULL there",
-        "alter one of them",
-        Code.TABLE_DIFFERS,
+        f"column {name!r} is NOT NULL here and NULL there", "alter one of them", Code.TABLE_DIFFERS
     )
 
 

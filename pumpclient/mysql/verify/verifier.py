@@ -86,9 +86,7 @@ def names_of(source_config: str, routes: Sequence[str]) -> Names:
         )
     if not Path(source_config).is_file():
         raise NeedsOperator(
-            f"there is no file {source_config}",
-            "name the source's settings",
-            Code.COMMAND_INVALID,
+            f"there is no file {source_config}", "name the source's settings", Code.COMMAND_INVALID
         )
     source = read_settings(
         SourceConfig, ["--config", source_config], prog="penstock verify", env_prefix="MYSQL_SOURCE"

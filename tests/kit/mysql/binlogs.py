@@ -222,10 +222,7 @@ class BinlogScript:
         # A FORMAT_DESCRIPTION always ends in four bytes for its checksum.
         checksum = Checksum.CRC32 if type_ == EventType.FORMAT_DESCRIPTION else self.checksum
         return make_event(
-            type_,
-            body,
-            header=Header(1000, 0, SERVER_ID, 0, end & _MASK, flags),
-            checksum=checksum,
+            type_, body, header=Header(1000, 0, SERVER_ID, 0, end & _MASK, flags), checksum=checksum
         )
 
     def add(self, type_: int, body: bytes, *, sent: bool = True) -> bytes:

@@ -332,21 +332,13 @@ def compress_block(plain: bytes) -> bytes:
     """Return `plain` as MariaDB compresses it."""
     length_size = max(1, (len(plain).bit_length() + 7) // 8)
     return b"".join(
-        [
-            bytes([0x80 | length_size]),
-            len(plain).to_bytes(length_size, "big"),
-            zlib.compress(plain),
-        ]
+        [bytes([0x80 | length_size]), len(plain).to_bytes(length_size, "big"), zlib.compress(plain)]
     )
 
 
 @encode.register
 def _transaction_payload(event: TransactionPayload) -> bytes:
-    fields = {
-        2: event.compression,
-        3: event.plain_bytes,
-        1: len(event.payload),
-    }
+    fields = {2: event.compression, 3: event.plain_bytes, 1: len(event.payload)}
     parts = []
     for number, value in fields.items():
         packed = pack_number(value)

@@ -99,9 +99,7 @@ class Outside:
         self.owner: Incarnation | None = None
         self.incarnation = Incarnation()
         self.config = SourceConfig(
-            source_id=SOURCE,
-            data_dir=folder / "data",
-            relay=RelayConfig(dir=folder / "relay"),
+            source_id=SOURCE, data_dir=folder / "data", relay=RelayConfig(dir=folder / "relay")
         )
         self.unit: SourceService | None = None
         self.ended: PenstockError | None = None

@@ -101,8 +101,7 @@ class Upstream:
     def live(self) -> None:
         """Let something happen."""
         self.chance.choices(
-            (lambda: self.write(1), lambda: self.write(7), self.restart, self.purge),
-            (6, 3, 1, 0.5),
+            (lambda: self.write(1), lambda: self.write(7), self.restart, self.purge), (6, 3, 1, 0.5)
         )[0]()
 
     def _keep_acked(self) -> None:

@@ -164,11 +164,7 @@ class BinlogServer(_Binlogs, MariadbServer):
         self, home: Path, server_id: int = 1, *more: str, unpacked: Unpacked | None = None
     ) -> None:
         """`unpacked` is not the machine's own."""
-        options = (
-            *local_mariadb.binlog_options(server_id),
-            *_OPTIONS,
-            *more,
-        )
+        options = (*local_mariadb.binlog_options(server_id), *_OPTIONS, *more)
         super().__init__(home, buffer_pool_mib=32, options=options, unpacked=unpacked)
 
 
@@ -178,11 +174,7 @@ class MysqlBinlogServer(_Binlogs, local_mysql.MysqlServer):
     is_mysql = True
 
     def __init__(self, home: Path, server_id: int = 1, *more: str) -> None:
-        options = (
-            *local_mysql.binlog_options(server_id),
-            *_OPTIONS,
-            *more,
-        )
+        options = (*local_mysql.binlog_options(server_id), *_OPTIONS, *more)
         super().__init__(home, buffer_pool_mib=32, options=options)
 
 

@@ -100,11 +100,7 @@ def source_server(kind: str, tmp_path: Path) -> Iterator[AnyBinlogServer]:
     server.stop()
 
 
-_FOLLOWED = {
-    MARIADB: "mariadb_binlog",
-    MYSQL: "mysql_server",
-    MARIADB_NEW: "mariadb_new_server",
-}
+_FOLLOWED = {MARIADB: "mariadb_binlog", MYSQL: "mysql_server", MARIADB_NEW: "mariadb_new_server"}
 
 
 @pytest.fixture(params=on_servers(MARIADB))

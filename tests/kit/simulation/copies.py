@@ -243,10 +243,7 @@ class Network:
         return self.machines.is_cut_off(address) or self.chance.random() < self.loss
 
     def _called(
-        self,
-        address: str,
-        timeout_s: float,
-        call: Callable[[Replicas, Reply], None],
+        self, address: str, timeout_s: float, call: Callable[[Replicas, Reply], None]
     ) -> bytes:
         over, found = Threading(self.tasks).Event(), []
 

@@ -99,10 +99,7 @@ class Drainer:
 
     def _may_part(self, name: str, max_commit_ts: int) -> bool:
         status = NodeStatus(
-            node_id=name,
-            host="",
-            state=NodeState.OFFLINE,
-            max_commit_ts=max_commit_ts,
+            node_id=name, host="", state=NodeState.OFFLINE, max_commit_ts=max_commit_ts
         )
         word = self.world.etcd.last_words.get(name)
         return may_part(status, word, self.merger.received_ts(name), takes_part=True)

@@ -57,9 +57,7 @@ if TYPE_CHECKING:
 
 CLUSTER = 7
 CONFIG = StorageConfig(
-    stop_write_at_available_bytes=0,
-    index_write_buffer_bytes=1 << 16,
-    index_cache_bytes=1 << 16,
+    stop_write_at_available_bytes=0, index_write_buffer_bytes=1 << 16, index_cache_bytes=1 << 16
 )
 REPLICA_TIMEOUT_S = 0.8
 GROUP_MAX = 20

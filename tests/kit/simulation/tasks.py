@@ -272,11 +272,7 @@ class _Event:
 
 class _Thread:
     def __init__(
-        self,
-        tasks: Tasks,
-        target: Callable[..., object],
-        args: Sequence[Any],
-        name: str,
+        self, tasks: Tasks, target: Callable[..., object], args: Sequence[Any], name: str
     ) -> None:
         self._tasks = tasks
         self._work = lambda: target(*args)

@@ -50,8 +50,7 @@ def test_version_and_help_end_well(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["bogus"], ["update-pump", "x", "--state", "sleepy"], ["pumps", "-o", "xml"]],
+    "arguments", [[], ["bogus"], ["update-pump", "x", "--state", "sleepy"], ["pumps", "-o", "xml"]]
 )
 def test_a_command_that_makes_no_sense_ends_with_two(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

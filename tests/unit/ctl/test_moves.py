@@ -116,11 +116,7 @@ def test_a_pump_that_was_stopped_is_started_before_it_is_drained(world: World, c
 
 @pytest.mark.parametrize(
     "logs",
-    [
-        {},
-        {"pump-2": ENTRY},
-        {"pump-1": replace(ENTRY, primary=Copy("pump-1", "a"))},
-    ],
+    [{}, {"pump-2": ENTRY}, {"pump-1": replace(ENTRY, primary=Copy("pump-1", "a"))}],
     ids=["no copies", "copies elsewhere", "its own log"],
 )
 def test_an_offline_pump_is_drained_already(

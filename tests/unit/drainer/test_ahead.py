@@ -112,11 +112,7 @@ class Shop:
             ts = self.history.now()
 
     def follow(
-        self,
-        upstream: Tidb | None = None,
-        *,
-        up_to: int | None = None,
-        bytes_max: int = 1 << 20,
+        self, upstream: Tidb | None = None, *, up_to: int | None = None, bytes_max: int = 1 << 20
     ) -> Checkpoint:
         """Bring the stream downstream from the checkpoint on, or its first `up_to` binlogs."""
         part = Shop.__new__(Shop)

@@ -151,9 +151,7 @@ def test_a_damaged_row_is_reported_with_its_own_table(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_row_that_only_the_task_finds_damaged_is_reported_with_its_own_table(
-    number: int,
-) -> None:
+def test_a_row_that_only_the_task_finds_damaged_is_reported_with_its_own_table(number: int) -> None:
     """Compaction reads no further than the key."""
     tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
     bytes_of_row = inserts(1)[0][1]

@@ -125,9 +125,7 @@ def test_an_ignored_ddl_is_tracked_and_reported(caplog: pytest.LogCaptureFixture
     assert stream.follow(JOBS[3]).run is not None
 
 
-def test_a_tracked_ddl_is_not_run_and_leaves_nothing_out(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_tracked_ddl_is_not_run_and_leaves_nothing_out(caplog: pytest.LogCaptureFixture) -> None:
     stream = Stream(overrides=overridden(JOBS[2], TRACK))
     with caplog.at_level(logging.WARNING):
         followed = stream.follow(JOBS[2])

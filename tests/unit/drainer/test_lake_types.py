@@ -39,10 +39,7 @@ OTHERS: dict[str, tuple[Any, Any]] = {
     "c16": (None, date(9999, 12, 31)),
     "c17": (datetime(1000, 1, 1), datetime(9999, 12, 31, 23, 59, 59)),  # noqa: DTZ001
     "c18": (None, datetime(9999, 12, 31, 23, 59, 59, 999999)),  # noqa: DTZ001
-    "c19": (
-        datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
-        datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC),
-    ),
+    "c19": (datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2038, 1, 19, 3, 14, 7, tzinfo=UTC)),
     "c20": (None, datetime(2038, 1, 19, 3, 14, 7, 999000, tzinfo=UTC)),
     "c21": ("-838:59:59", "838:59:59"),
     "c22": ("-00:00:00.000001", "838:59:58.999999"),

@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Spooled
 from drainer.intake.transaction_slices import outline
-from drainer.planner import (
-    AheadStep,
-    DdlStep,
-    LargeStep,
-    Origins,
-    Planner,
-    RowsStep,
-    Step,
-)
+from drainer.planner import AheadStep, DdlStep, LargeStep, Origins, Planner, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.work_unit import TransactionStart
 from penstock.errors import Malformed, NeedsOperator
@@ -339,9 +331,7 @@ def test_what_is_no_gap() -> None:
 
 
 @given(st.integers(0, 1 << 30))
-def test_kills_and_repeats_make_no_gap_and_a_lost_transaction_always_does(
-    seed: int,
-) -> None:
+def test_kills_and_repeats_make_no_gap_and_a_lost_transaction_always_does(seed: int) -> None:
     """A model of a source: runs from a checkpoint that is acknowledged, groups whole or a prefix.
 
     `tests.fault.test_operator_source` holds the real source to the same.

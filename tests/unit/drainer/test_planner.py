@@ -70,11 +70,7 @@ def fake(ts: int) -> bytes:
     return encode_binlog(fake_binlog(ts))
 
 
-def planner(
-    rows_max: int = 1000,
-    bytes_max: int = 1 << 20,
-    lookup: Lookup = lookup,
-) -> Planner:
+def planner(rows_max: int = 1000, bytes_max: int = 1 << 20, lookup: Lookup = lookup) -> Planner:
     return Planner(lookup, rows_max=rows_max, bytes_max=bytes_max)
 
 
@@ -216,10 +212,7 @@ def test_lists_and_sequence_that_disagree_are_refused(broken: dict[str, list[int
     value.mutations.add(table_id=1, **broken)
     payload = encode_binlog(
         Binlog(
-            tp=BinlogType.COMMIT,
-            start_ts=9,
-            commit_ts=10,
-            prewrite_value=value.SerializeToString(),
+            tp=BinlogType.COMMIT, start_ts=9, commit_ts=10, prewrite_value=value.SerializeToString()
         )
     )
     plan = planner()

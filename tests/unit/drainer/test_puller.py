@@ -230,17 +230,11 @@ def test_a_pump_that_is_elsewhere_is_pulled_there_without_a_pause() -> None:
 
 
 @pytest.mark.fault(
-    "requests of another cluster: a Drainer of another cluster",
-    "exit code 2",
-    cases="1",
+    "requests of another cluster: a Drainer of another cluster", "exit code 2", cases="1"
 )
 @pytest.mark.parametrize(
     "code",
-    [
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.DATA_LOSS,
-        grpc.StatusCode.FAILED_PRECONDITION,
-    ],
+    [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.FAILED_PRECONDITION],
 )
 def test_purged_damaged_or_foreign_binlogs_stop_the_drainer(code: grpc.StatusCode) -> None:
     async def test() -> None:

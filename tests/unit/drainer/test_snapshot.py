@@ -70,9 +70,7 @@ def test_whatever_a_tracker_knows_comes_back(data: st.DataObject) -> None:
 
 
 @pytest.mark.fault(
-    "the schema's snapshot is lost: any byte of it flipped",
-    "found",
-    cases="each 7th byte",
+    "the schema's snapshot is lost: any byte of it flipped", "found", cases="each 7th byte"
 )
 def test_a_flipped_bit_anywhere_is_found() -> None:
     data = pack(SchemaTracker.from_history(MANY[:5], 10**9), replace(ORIGIN, schema_version=5))

@@ -38,10 +38,7 @@ def pieces(commit_ts: int, data: bytes, piece_bytes: int = PIECE_BYTES) -> list[
     return [
         penstock_pb2.PullBatch(
             piece=penstock_pb2.PullPiece(
-                commit_ts=commit_ts,
-                bytes=len(data),
-                offset=at,
-                data=data[at : at + piece_bytes],
+                commit_ts=commit_ts, bytes=len(data), offset=at, data=data[at : at + piece_bytes]
             )
         )
         for at in range(0, len(data), piece_bytes)

@@ -222,12 +222,7 @@ def test_a_crash_anywhere_is_healed_by_the_safe_form(case: Case, data: st.DataOb
 
 
 def crash(
-    connection: sqlite3.Connection,
-    table: TableInfo,
-    changes: Changes,
-    way: Way,
-    seed: int,
-    at: int,
+    connection: sqlite3.Connection, table: TableInfo, changes: Changes, way: Way, seed: int, at: int
 ) -> None:
     """Apply some of the transactions, but never the last, which has the checkpoint."""
     if changes:

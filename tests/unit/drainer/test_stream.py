@@ -260,8 +260,7 @@ def test_only_what_was_given_can_be_acknowledged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "7", "{}", '{"cluster": 1}', '{"cluster": "1", "commitTS": 1}', '{"commitTS": 1}'],
+    "text", ["", "7", "{}", '{"cluster": 1}', '{"cluster": "1", "commitTS": 1}', '{"commitTS": 1}']
 )
 def test_a_text_that_is_no_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(Malformed, match="checkpoint"):

@@ -54,9 +54,7 @@ COLUMNS = st.one_of(
     st.builds(column, st.sampled_from([_T.ENUM, _T.SET]), elems=st.just(ELEMS)),
     _decimal_columns(),
     st.builds(
-        column,
-        st.sampled_from([_T.DATETIME, _T.TIMESTAMP, _T.DURATION]),
-        decimal=st.integers(0, 6),
+        column, st.sampled_from([_T.DATETIME, _T.TIMESTAMP, _T.DURATION]), decimal=st.integers(0, 6)
     ),
     st.builds(
         column,

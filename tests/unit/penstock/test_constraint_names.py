@@ -112,9 +112,7 @@ def test_a_mysql_gets_that_text_without_the_check_and_with_its_default() -> None
 def test_a_number_is_free_again_once_its_check_is_dropped_and_a_foreign_keys_is_not() -> None:
     session = DdlSession(*BEFORE, "ALTER TABLE t DROP CHECK t_chk_4, ADD CHECK (v > 2)")
     assert session.table().constraints == ("t_chk_1", "t_ibfk_1", "t_chk_2")
-    session.run(
-        "ALTER TABLE t DROP FOREIGN KEY t_ibfk_1, ADD FOREIGN KEY (v) REFERENCES p (id)",
-    )
+    session.run("ALTER TABLE t DROP FOREIGN KEY t_ibfk_1, ADD FOREIGN KEY (v) REFERENCES p (id)")
     assert session.table().constraints == ("t_chk_1", "t_chk_2", "t_ibfk_2")
 
 

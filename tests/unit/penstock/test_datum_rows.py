@@ -104,10 +104,7 @@ def test_a_common_handle_is_the_datums_of_its_columns() -> None:
     prefix = "0206" + "är".encode().hex()
     assert [part.hex() for part in cut_all(raw)[:2]] == [time, prefix]
     # A prefix does not say the whole value, so the row says it again; the others it leaves out.
-    assert [part.hex() for part in cut_all(raw)[3:]] == [
-        "0804",
-        "020c" + "ärger".encode().hex(),
-    ]
+    assert [part.hex() for part in cut_all(raw)[3:]] == ["0804", "020c" + "ärger".encode().hex()]
     assert codec.decode_insert(raw) == row
 
 

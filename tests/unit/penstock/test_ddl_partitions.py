@@ -134,10 +134,7 @@ def test_sequences_come_change_and_go() -> None:
     assert found is not None
     assert found.kind == "SEQUENCE"
     (altered,) = session.run("ALTER SEQUENCE e.S RESTART 7")
-    assert (altered.type, altered.query) == (
-        DdlType.ALTER_SEQUENCE,
-        "ALTER SEQUENCE `s` RESTART 7",
-    )
+    assert (altered.type, altered.query) == (DdlType.ALTER_SEQUENCE, "ALTER SEQUENCE `s` RESTART 7")
     assert session.run("CREATE SEQUENCE IF NOT EXISTS e.s") == []
     session.run("CREATE OR REPLACE SEQUENCE e.s")
     session.run("CREATE TABLE t (a INT DEFAULT NEXT VALUE FOR e.s, b INT DEFAULT nextval(e.s))")

@@ -187,8 +187,7 @@ def test_what_mysql_would_refuse_is_refused(body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tail",
-    ["AS SELECT 1", "SELECT 1", "FROBNICATE=1", "PARTITION BY MAGIC (id)"],
+    "tail", ["AS SELECT 1", "SELECT 1", "FROBNICATE=1", "PARTITION BY MAGIC (id)"]
 )
 def test_what_penstock_cannot_follow_after_a_table_is_refused(tail: str) -> None:
     with pytest.raises(NeedsOperator):

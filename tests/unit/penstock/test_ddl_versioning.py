@@ -165,8 +165,7 @@ def test_a_table_like_a_versioned_one_is_versioned() -> None:
 
 
 @pytest.mark.parametrize(
-    "sql",
-    ["ADD KEY (u, e)", "ADD COLUMN n INT AFTER e", "ADD COLUMN g TIMESTAMP(6) AS (E)"],
+    "sql", ["ADD KEY (u, e)", "ADD COLUMN n INT AFTER e", "ADD COLUMN g TIMESTAMP(6) AS (E)"]
 )
 def test_a_later_operation_over_a_column_of_system_time_is_refused_with_a_hint(sql: str) -> None:
     with pytest.raises(NeedsOperator, match="names 'e', a column of SYSTEM_TIME") as caught:

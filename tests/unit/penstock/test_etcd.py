@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.etcd import (
-    EtcdClosed,
-    connect,
-    etcd_errors,
-    is_bad,
-    read,
-    warn_of_version,
-)
+from penstock.cluster.etcd import EtcdClosed, connect, etcd_errors, is_bad, read, warn_of_version
 from penstock.errors import NeedsOperator, Retryable
 from penstock.pb.etcd import rpc_pb2
 from penstock_local.process import free_port

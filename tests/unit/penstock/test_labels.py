@@ -2,12 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cluster.node_registry import (
-    labels_in,
-    labels_text,
-    parse_labels,
-    published_labels,
-)
+from penstock.cluster.node_registry import labels_in, labels_text, parse_labels, published_labels
 from penstock.errors import NeedsOperator
 
 

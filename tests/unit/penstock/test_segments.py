@@ -329,7 +329,7 @@ def test_what_a_failed_sync_left_in_memory_is_on_the_disk_after_a_restart() -> N
 
 @pytest.mark.fault(
     "short writes (preloaded library: at most 100 bytes a call; memory: half a write, then an"
-    " error)",
+    " error)"
 )
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_failed_write_leaves_nothing_behind(number: int) -> None:

@@ -165,8 +165,7 @@ def test_a_mistake_in_a_rule_names_rule_and_key(tmp_path: Path, text: str, messa
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["retries = inf", "retries = nan", "heartbeat-s = inf", f'heartbeat-s = "{"9" * 400}h"'],
+    "text", ["retries = inf", "retries = nan", "heartbeat-s = inf", f'heartbeat-s = "{"9" * 400}h"']
 )
 def test_numbers_without_end_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(NeedsOperator, match=r"node\.toml:1: .* is not a"):

@@ -107,9 +107,7 @@ async def _never() -> object:
 
 
 def begin(
-    rig: Rig,
-    reopened: Callable[[], Awaitable[object]] = _never,
-    say: Callable[[str], object] = len,
+    rig: Rig, reopened: Callable[[], Awaitable[object]] = _never, say: Callable[[str], object] = len
 ) -> object:
     """Return what a beginning comes to; it is asked to stop at the second claim."""
 

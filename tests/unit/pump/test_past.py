@@ -62,9 +62,7 @@ def test_a_folder_from_before_the_last_start_is_refused(rig: Rig) -> None:
     rig.is_refused(5, "it lacks the Pump's last start")
 
 
-def test_a_folder_from_within_the_last_run_is_refused_by_what_the_pump_had_sorted(
-    rig: Rig,
-) -> None:
+def test_a_folder_from_within_the_last_run_is_refused_by_what_the_pump_had_sorted(rig: Rig) -> None:
     rig.start(5)
     backup = rig.kept("backup")
     rig.registry.put(

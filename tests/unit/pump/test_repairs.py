@@ -94,11 +94,7 @@ def own_repair(
     log: Segments, other: Donor, repairs: Repairs, place: Place | None = None
 ) -> OwnLogRepair:
     return OwnLogRepair(
-        log,
-        OsFiles(),
-        repairs,
-        sources=partial(only, other),
-        acknowledged=lambda: place or log.end,
+        log, OsFiles(), repairs, sources=partial(only, other), acknowledged=lambda: place or log.end
     )
 
 

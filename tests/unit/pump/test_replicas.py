@@ -100,7 +100,7 @@ def test_the_mark_in_etcd_is_what_every_listed_disk_has_in_this_epoch() -> None:
 
 
 @pytest.mark.fault(
-    "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away",
+    "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away"
 )
 @pytest.mark.parametrize("links", [OLD[:1], (OLD[0], Link(1, 3, 60)), (OLD[0], Link(1, 2, 99))])
 def test_a_copy_that_was_put_back_is_off_every_list_before_it_is_given_the_rest(
@@ -377,10 +377,7 @@ def test_what_comes_late_cuts_no_segment_of_its_own_epoch() -> None:
 
 def test_older_segments_are_put_before_the_first_one() -> None:
     copy = Replica(Chain(OLD[1:]))
-    assert copy.receive(Prepend(4, OLD[0])) == [
-        WriteBefore(OLD[0]),
-        Reply(Have(4, Place(1, 0), 0)),
-    ]
+    assert copy.receive(Prepend(4, OLD[0])) == [WriteBefore(OLD[0]), Reply(Have(4, Place(1, 0), 0))]
     assert copy.chain.first == 0
 
 

@@ -82,9 +82,7 @@ class ScriptedPump:
 
     def _unary(self, method: Any, module: Any, request: str = "WriteBinlogReq") -> Any:
         return grpc.unary_unary_rpc_method_handler(
-            method,
-            getattr(module, request).FromString,
-            lambda reply: reply.SerializeToString(),
+            method, getattr(module, request).FromString, lambda reply: reply.SerializeToString()
         )
 
     def _status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:

@@ -179,9 +179,7 @@ def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable(cluster_of: Clust
     assert pump_a.errors_in_a_row == 11
 
 
-def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     a, b = cluster.start("a", "b")
     asked: list[bytes] = []
@@ -355,9 +353,7 @@ def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf)
     assert kinds(moved) == [(BinlogType.COMMIT, 1)]
 
 
-def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
     with (

@@ -164,11 +164,7 @@ class RowReader:
             raise self._in_table(problem) from None
 
     def _quick(
-        self,
-        data: bytes,
-        at: int,
-        steps: list[tuple[bytes, int, Decode]],
-        found: dict[int, object],
+        self, data: bytes, at: int, steps: list[tuple[bytes, int, Decode]], found: dict[int, object]
     ) -> tuple[Row, int, list[int]] | None:
         """Read one row whose columns come in the usual order, None if anything is unusual.
 

@@ -23,12 +23,7 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.parse import alter_clauses, versioning
-from penstock.ddl.parse.column_clauses import (
-    read_charset,
-    read_column,
-    read_option,
-    with_keys_at,
-)
+from penstock.ddl.parse.column_clauses import read_charset, read_column, read_option, with_keys_at
 from penstock.ddl.parse.cursor import Cursor
 from penstock.ddl.parse.key_clauses import (
     at_key,

@@ -84,10 +84,7 @@ class AlterPlan:
 
 
 def plan_alter(
-    before: TableInfo,
-    schema: SchemaInfo,
-    parts: Sequence[Part],
-    context: DdlContext | None = None,
+    before: TableInfo, schema: SchemaInfo, parts: Sequence[Part], context: DdlContext | None = None
 ) -> AlterPlan | None:
     """Return the effect of the operations, None without any; `context` is the session."""
     period, live = versioned(before, live_parts(before, parts))

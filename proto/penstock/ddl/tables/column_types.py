@@ -264,10 +264,7 @@ _COUNTING = frozenset({*INTEGERS, "SERIAL", "FLOAT", "DOUBLE"})
 
 
 def build_column(
-    column: ColumnDef,
-    column_id: int,
-    inherited: tuple[str, str],
-    context: DdlContext | None = None,
+    column: ColumnDef, column_id: int, inherited: tuple[str, str], context: DdlContext | None = None
 ) -> ColumnInfo:
     """Return the column as the catalog keeps it, at offset 0 and without key flags.
 

@@ -122,11 +122,7 @@ _NUMBERS = (
 )
 
 
-NATIVE_ZEROS = {
-    "UUID": "00000000-0000-0000-0000-000000000000",
-    "INET4": "0.0.0.0",
-    "INET6": "::",
-}
+NATIVE_ZEROS = {"UUID": "00000000-0000-0000-0000-000000000000", "INET4": "0.0.0.0", "INET6": "::"}
 """For MariaDB's types whose values are texts here."""
 
 

@@ -393,10 +393,7 @@ class TableBuilder:
 
 
 def create_table(
-    statement: CreateTable,
-    table_id: int,
-    schema: SchemaInfo,
-    context: DdlContext | None = None,
+    statement: CreateTable, table_id: int, schema: SchemaInfo, context: DdlContext | None = None
 ) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
     """Return the table that CREATE TABLE creates in this schema, and its unnamed keys."""
     charset, collate = resolve(statement.options.charset, (schema.charset, schema.collate))

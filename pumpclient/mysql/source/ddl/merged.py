@@ -173,7 +173,5 @@ def _has_key(operation: AddKey, table: TableInfo) -> bool:
 
 def _refused(name: str, why: str) -> NeedsOperator:
     return NeedsOperator(
-        f"several tables are replicated into {name}, and {why}",
-        _HINT,
-        Code.ROUTE_CONFLICT,
+        f"several tables are replicated into {name}, and {why}", _HINT, Code.ROUTE_CONFLICT
     )

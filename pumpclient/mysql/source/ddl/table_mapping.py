@@ -300,9 +300,7 @@ def define_table(
     sql = show_create(connection, source)
     if not sql:
         raise NeedsOperator(
-            f"{schema}.{name} is no table",
-            "skip it with a filter",
-            Code.DDL_OBJECT,
+            f"{schema}.{name} is no table", "skip it with a filter", Code.DDL_OBJECT
         )
     here = target(schema, name)
     ensure_schema(client, here[0], database_collation(connection, schema))

@@ -295,9 +295,7 @@ class SourceStore:
             return Begun(**json.loads(found))
         except (ValueError, TypeError) as error:
             raise Malformed(
-                f"{self._epoch_key} in etcd cannot be read: {error}",
-                _HINT,
-                Code.ETCD_VALUE,
+                f"{self._epoch_key} in etcd cannot be read: {error}", _HINT, Code.ETCD_VALUE
             ) from error
 
     def begin(self, epoch: int) -> None:
@@ -318,8 +316,7 @@ class SourceStore:
         )
         if not done:
             raise Retryable(
-                f"{self._owner_key} is not ours: this process lost the source",
-                Code.SOURCE_TAKEN,
+                f"{self._owner_key} is not ours: this process lost the source", Code.SOURCE_TAKEN
             )
 
     def close(self) -> None:

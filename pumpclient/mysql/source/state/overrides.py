@@ -53,9 +53,7 @@ def table_skipped(name: Name, is_replicated: Callable[[str, str], bool]) -> Edit
     def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
         if not is_replicated(*name):
             raise NeedsOperator(
-                f"the filters skip {label} already",
-                "there is nothing to do",
-                Code.OVERRIDE_INVALID,
+                f"the filters skip {label} already", "there is nothing to do", Code.OVERRIDE_INVALID
             )
         before = _of(checkpoint, name)
         if before.is_whole and not before.reload:

@@ -17,21 +17,12 @@ from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.files import GtidList, PreviousGtids
 from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum, EventType, body_of
 from pumpclient.mysql.events.transactions import mysql_gtid_of
-from pumpclient.mysql.gtid import (
-    Flavor,
-    GtidSet,
-    MariadbGtid,
-    MariadbGtidSet,
-    parse_gtid_set,
-)
+from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtid, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.load.state import Floor, Floors
 from pumpclient.mysql.protocol.address import RELOAD_ALL
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.source.state.checkpoint import (
-    Checkpoint,
-    changed_within_load,
-)
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
 from pumpclient.mysql.translate.ddl_pieces import Translation
 
 log = logging.getLogger(__name__)

@@ -30,11 +30,7 @@ from pumpclient.mysql.load.state import ASKED, Floors, LoadState, StateFile
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables
-from pumpclient.mysql.source.state.checkpoint import (
-    SourceStore,
-    fresh_epoch,
-    sources,
-)
+from pumpclient.mysql.source.state.checkpoint import SourceStore, fresh_epoch, sources
 from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
 from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Translator
 
@@ -125,11 +121,7 @@ def load_tables(
         may_commit=may_commit,
     )
     load = Load(
-        config.source.address(),
-        client,
-        state_path(config),
-        options,
-        is_stopped=stopped.is_set,
+        config.source.address(), client, state_path(config), options, is_stopped=stopped.is_set
     )
     asked = load.file.read()
     if asked is not None and asked.epoch == ASKED:

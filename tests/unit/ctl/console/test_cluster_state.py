@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ctl.console.cluster_state import ClusterState, Level
-from ctl.console.observation import (
-    DRAINER,
-    PUMP,
-    SOURCE,
-    Answer,
-    Listing,
-    Observation,
-    SourceEntry,
-)
+from ctl.console.observation import DRAINER, PUMP, SOURCE, Answer, Listing, Observation, SourceEntry
 from ctl.console.safe_verbs import offers
 from penstock.cluster.node_registry import NodeState
 from penstock.cluster.records import DrainerStop, Gap, Standby

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from ctl.console import page
 from ctl.console.chronicle import Chronicle
-from ctl.console.observation import (
-    DRAINER,
-    PUMP,
-    SOURCE,
-    Answer,
-    Observation,
-    SourceEntry,
-)
+from ctl.console.observation import DRAINER, PUMP, SOURCE, Answer, Observation, SourceEntry
 from ctl.console.page import Notice, Viewer
 from ctl.console.safe_verbs import offers
 from penstock.cluster.node_registry import NodeState

@@ -572,8 +572,7 @@ def test_an_unknown_compression_is_unimplemented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status"),
-    [(b"", "12"), (prefixed(b"a") * 2, "12"), (prefixed(b"abc")[:-1], "13")],
+    ("body", "status"), [(b"", "12"), (prefixed(b"a") * 2, "12"), (prefixed(b"abc")[:-1], "13")]
 )
 def test_a_fast_call_has_one_whole_message(body: bytes, status: str) -> None:
     client = Http2Client()

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.translate.statement_objects import (
-    is_routine,
-    skip_reason,
-    temporary_reason,
-)
+from pumpclient.mysql.translate.statement_objects import is_routine, skip_reason, temporary_reason
 from pumpclient.mysql.translate.statement_text import dialect_of
 
 

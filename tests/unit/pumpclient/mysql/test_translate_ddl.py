@@ -18,11 +18,7 @@ from pumpclient.mysql.translate.ddl_pieces import (
     Verb,
     origins_of,
 )
-from pumpclient.mysql.translate.statement_objects import (
-    is_routine,
-    left_by_failed,
-    may_have_failed,
-)
+from pumpclient.mysql.translate.statement_objects import is_routine, left_by_failed, may_have_failed
 from pumpclient.mysql.translate.statement_text import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,

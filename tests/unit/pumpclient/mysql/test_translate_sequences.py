@@ -14,11 +14,7 @@ from pumpclient.mysql.events.statements import (
     decode_status,
 )
 from pumpclient.mysql.translate.outputs import Numbers, Sequences
-from pumpclient.mysql.translate.statement_text import (
-    dialect_of,
-    phase_to_skip,
-    plain_text,
-)
+from pumpclient.mysql.translate.statement_text import dialect_of, phase_to_skip, plain_text
 from tests.kit.mysql.encoding import encode_status
 
 S = ("d", "s")
