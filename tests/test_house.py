@@ -138,12 +138,12 @@ def test_the_kit_imports_no_test() -> None:
 
 
 SIZES_MAX = {
-    "lines": 114_600,
-    "lines of code": 82_800,
-    "modules": 539,
-    "classes": 1156,
-    "settings": 239,
-    "codes": 257,
+    "lines": 110_114,
+    "lines of code": 79_049,
+    "modules": 428,
+    "classes": 1116,
+    "settings": 221,
+    "codes": 145,
 }
 """Bounds fall with the tree. A bound that rises needs a comment: the capability it pays for."""
 PROSE_MAX: dict[str, dict[str, float]] = {

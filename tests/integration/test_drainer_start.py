@@ -35,6 +35,9 @@ def _refusal(drainer: DrainerProcess) -> str:
     eventually(lambda: not drainer.is_running, 60)
     assert drainer.stop() == 2
     lines = drainer.log_text().splitlines()
+    if lines[-1].startswith("penstock drainer: "):  # The settings are wrong: there is no log yet.
+        assert len(lines) == 1, lines
+        return lines[0]
     assert all(_OURS.match(line) for line in lines), lines
     assert len([line for line in lines if " ERROR " in line]) == 1, lines
     assert not (drainer.data_dir / "spark.log").exists(), "Spark was started"

@@ -38,7 +38,7 @@ from penstock.cluster.node_registry import (
     seems_live,
 )
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable, code_fields
 from penstock.node.facts import reply_of
 from penstock.pb import penstock_pb2
 from penstock.ts import compose, physical_ms, seconds_between
@@ -629,20 +629,26 @@ async def _pump_called(pump: TwinPump, method: str, request: Any) -> Any:
     except Retryable as error:
         raise _Refused(grpc.StatusCode.UNAVAILABLE, str(error)) from error
     except PenstockError as error:
-        raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+        code = grpc.StatusCode.FAILED_PRECONDITION
+        raise _Refused(code, str(error), code_fields(error)) from error
     return None
 
 
 class _Refused(grpc.RpcError):  # type: ignore[misc]
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
         super().__init__(details)
-        self._code, self._details = code, details
+        self._code, self._details, self._metadata = code, details, metadata
 
     def code(self) -> grpc.StatusCode:
         return self._code
 
     def details(self) -> str:
         return self._details
+
+    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
 
 
 class _Stub:
