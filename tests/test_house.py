@@ -138,7 +138,7 @@ def test_the_kit_imports_no_test() -> None:
 
 
 SIZES_MAX = {
-    "lines": 110_114,
+    "lines": 110_112,
     "lines of code": 79_049,
     "modules": 428,
     "classes": 1116,

@@ -30,7 +30,7 @@ def facts_of(tree: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name, value, _ in _fields(tree):
         if isinstance(value, tuple):
-            facts[name] = [facts_of(each) if is_dataclass(each) else each for each in value]
+            facts[name] = [facts_of(each) for each in value]
         else:
             facts[name] = value
     return facts
@@ -42,15 +42,15 @@ def lines_of(tree: Any) -> dict[str, str]:
     for name, value, has_text in _fields(tree):
         if not has_text:
             continue
-        if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        if isinstance(value, tuple):
             for each in value:
                 (_, subject, _), *about = _fields(each)
                 for key, fact, is_shown in about:
                     end = "" if key == "summary" else f" {key}"
                     if is_shown:
-                        lines[f"{name.removesuffix('s')} {subject}{end}"] = _text(fact)
+                        lines[f"{name.removesuffix('s')} {subject}{end}"] = str(fact)
         else:
-            lines[name] = _text(value)
+            lines[name] = str(value)
     return lines
 
 
@@ -84,7 +84,3 @@ def _fields(tree: Any) -> Iterator[tuple[str, Any, bool]]:
             yield from ((f"{each.name}_{name}", found, True) for name, found in value.items())
         elif value is not None:
             yield each.name, value, each.metadata.get("text", True)
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

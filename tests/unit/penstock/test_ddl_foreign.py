@@ -342,9 +342,9 @@ def test_a_period_is_known_to_later_statements() -> None:
     ("sent", "mariadb", "mysql"),
     [
         (
-            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT, ALTER KEY l VISIBLE",
-            "ALTER TABLE t ALTER INDEX k IGNORED, ADD b INT, ALTER KEY l NOT IGNORED",
-            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT, ALTER KEY l VISIBLE",
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT, ALTER INDEX l VISIBLE",
+            "ALTER TABLE t ALTER INDEX k IGNORED, ADD b INT, ALTER INDEX l NOT IGNORED",
+            "ALTER TABLE t ALTER INDEX k INVISIBLE, ADD b INT, ALTER INDEX l VISIBLE",
         ),
         (
             "CREATE INDEX k ON t (a) INVISIBLE",
@@ -370,6 +370,13 @@ def test_a_tidbs_statement_reaches_a_mariadb_and_a_mysql_in_words_that_they_read
     assert spelled_for(Flavor.MYSQL, sent).sql == mysql
     if "TEMPORARY" not in sent:
         assert spelled_for(Flavor.TIDB, sent).sql == sent
+
+
+@pytest.mark.parametrize("flavor", [Flavor.MYSQL, Flavor.TIDB])
+def test_only_a_mariadb_reads_alter_key(flavor: Flavor) -> None:
+    sent = "ALTER TABLE t ALTER KEY k NOT IGNORED"
+    assert spelled_for(flavor, sent).sql == "ALTER TABLE t ALTER INDEX k VISIBLE"
+    assert spelled_for(Flavor.MARIADB, sent).sql == sent
 
 
 def test_an_invisible_index_over_an_expression_is_left_out_as_a_whole() -> None:

@@ -293,8 +293,10 @@ def _rename(cur: Cursor) -> Operation:
 
 
 def _alter(cur: Cursor) -> Operation:
-    start = cur.source.tokens[cur.at - 1].start
+    start, word = cur.source.tokens[cur.at - 1].start, cur.token.start
     if cur.take_any("INDEX", "KEY"):
+        if cur.peek(-1).upper == "KEY":  # Only a MariaDB reads that here.
+            cur.lacks(Flavor.MYSQL, word, "", "INDEX")
         absent = cur.if_exists()
         name = cur.name()
         if not visibility(cur):
