@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.cluster.node_registry import parse_labels
 from penstock.node.http_status import OFF
@@ -80,6 +80,16 @@ class ResolverConfig:
 @dataclass(frozen=True, kw_only=True)
 class PumpConfig:
     """A Pump keeps binlogs that writers send, and streams them to Drainers in commit order."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "fake-binlog-interval-pulled-s": "an idle stream that is pulled advances every 0.1 s:"
+        " remove the key",
+        "pull-batch-bytes": "a message to a Drainer has at most 1 MiB: remove the key",
+        "write-group-bytes": "a write has at most 4 MiB: remove the key",
+        "replica-timeout-s": "it is half of takeover-after-s, or 1 s if that is 0: remove the key",
+        "resolver.lock-wait-s": "it is 2 s: remove the key",
+    }
+    """Former settings, each with the remedy."""
 
     addr: str = setting("127.0.0.1:8250", "host:port to listen on; port 0 chooses a free port")
     advertise_addr: str = setting("", "host:port at which others reach this Pump; default: addr")
@@ -280,19 +290,7 @@ KEYS: dict[str, Answer] = {
 }  # fmt: skip
 """Keys of TiDB-Binlog's pump.toml that differ from ours; sections come first."""
 
-REMOVED = {
-    "fake-binlog-interval-pulled-s": "an idle stream that is pulled advances every 0.1 s: remove"
-    " the key",
-    "pull-batch-bytes": "a message to a Drainer has at most 1 MiB: remove the key",
-    "write-group-bytes": "a write has at most 4 MiB: remove the key",
-    "replica-timeout-s": "it is half of takeover-after-s, or 1 s if that is 0: remove the key",
-    "resolver.lock-wait-s": "it is 2 s: remove the key",
-}
-"""Settings of earlier versions, and their replacements."""
-KEYS |= {key: Refused(replacement, ()) for key, replacement in REMOVED.items()}
-
 FLAGS = {
-    **{key.replace(".", "-"): key for key in REMOVED},
     **{
         name: name
         for name in (
@@ -306,7 +304,7 @@ FLAGS = {
     "L": "log-level",
     "V": "version",
 }  # fmt: skip
-"""TiDB-Binlog's flags, which may begin with one dash, and those removed, with the key of each."""
+"""TiDB-Binlog's flags, which may begin with one dash, with the key of each."""
 
 
 def load_settings(

@@ -92,18 +92,7 @@ KEYS: dict[str, Answer] = {
 }  # fmt: skip
 """Keys of its drainer.toml that are not ours under the same name, sections before them."""
 
-REMOVED = {
-    "buffer-bytes": "16 MiB of binlogs may wait for the merge: remove the key",
-    "checkpoint-interval-s": "an idle Drainer saves its checkpoint every 3 s: remove the key",
-    "heartbeat-interval-s": "the status and the list of Pumps are renewed every second: remove the"
-    " key",
-    "spark.driver-memory": 'set spark.conf = ["spark.driver.memory=1g"] instead',
-}
-"""Settings of earlier versions, and their replacements."""
-KEYS |= {key: Refused(replacement, ()) for key, replacement in REMOVED.items()}
-
 FLAGS = {
-    **{key.replace(".", "-"): key for key in REMOVED},
     **{
         name: name
         for name in (
@@ -128,7 +117,7 @@ FLAGS = {
     "relay-max-file-size": "syncer.relay.max-file-size",
     "V": "version",
 }  # fmt: skip
-"""Its flags, which may begin with one dash, and those removed, with the key that each sets."""
+"""Its flags, which may begin with one dash, with the key that each sets."""
 
 _SWITCHES = frozenset({"loopback-control", "sync-ddl", "enable-dispatch", "disable-dispatch",
              "enable-detect", "disable-detect", "safe-mode", "load-schema-snapshot"})  # fmt: skip

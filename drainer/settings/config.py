@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from drainer.settings.syncer_section import DEFAULT_SINK, SyncerConfig, downstream_of
 from drainer.settings.targets import COLLATIONS, FilesTarget, LakeTarget, Target
@@ -149,6 +151,15 @@ class RelayConfig:
 @dataclass(frozen=True, kw_only=True)
 class DrainerConfig:
     """A Drainer merges the streams of all Pumps and applies them downstream, in commit order."""
+
+    REMOVED: ClassVar[Mapping[str, str]] = {
+        "buffer-bytes": "16 MiB of binlogs may wait for the merge: remove the key",
+        "checkpoint-interval-s": "an idle Drainer saves its checkpoint every 3 s: remove the key",
+        "heartbeat-interval-s": "the status and the list of Pumps are renewed every second:"
+        " remove the key",
+        "spark.driver-memory": 'set spark.conf = ["spark.driver.memory=1g"] instead',
+    }
+    """Former settings, each with the remedy."""
 
     addr: str = setting("127.0.0.1:8249", "host:port to listen on; port 0 chooses a free port")
     advertise_addr: str = setting("", "host:port at which others reach this Drainer; default: addr")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.settings.compat import FLAGS, KEYS, REMOVED, load_settings, translation
+from drainer.settings.compat import FLAGS, KEYS, load_settings, translation
 from drainer.settings.config import DrainerConfig
 from drainer.settings.targets import target_of
 from penstock.errors import NeedsOperator
@@ -137,19 +137,19 @@ def test_every_flag_has_an_answer_and_so_has_its_variable(flag: str, tmp_path: P
 
 
 def test_the_list_of_flags_is_the_tables_own() -> None:
-    removed = {key.replace(".", "-") for key in REMOVED}
-    assert set(FLAG_LIST) | {"config", "V"} | removed == set(FLAGS)
+    assert set(FLAG_LIST) | {"config", "V"} == set(FLAGS)
 
 
-@pytest.mark.parametrize("key", REMOVED)
-def test_a_file_or_a_flag_with_a_removed_setting_is_answered_with_its_replacement(
-    key: str, tmp_path: Path
-) -> None:
-    with pytest.raises(NeedsOperator, match=f"{key} is not supported") as refused:
+@pytest.mark.parametrize("key", DrainerConfig.REMOVED)
+def test_a_removed_setting_is_answered_with_its_replacement(key: str, tmp_path: Path) -> None:
+    with pytest.raises(NeedsOperator, match=f"{key} is no longer a setting") as refused:
         load(tmp_path, f"{key} = 1")
-    assert refused.value.hint == REMOVED[key]
-    with pytest.raises(NeedsOperator, match=f"{key} is not supported"):
-        load_settings([f"--{key.replace('.', '-')}=1"], prog="drainer", env={})
+    assert refused.value.hint == DrainerConfig.REMOVED[key]
+    flag = key.replace(".", "-")
+    variable = f"DRAINER_{flag.replace('-', '_').upper()}"
+    for argv, env in (([f"--{flag}=1"], {}), ([], {variable: "1"})):
+        with pytest.raises(NeedsOperator, match=f"{key} is no longer a setting"):
+            load_settings(argv, prog="drainer", env=env)
 
 
 SAMPLE = """

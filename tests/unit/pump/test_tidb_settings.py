@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.settings.compat import Met
-from pump.config import KEYS, REMOVED, PumpConfig, load_settings
+from pump.config import KEYS, PumpConfig, load_settings
 
 KV = ("block-cache-capacity", "block-restart-interval", "block-size", "compaction-L0-trigger",
       "compaction-table-size", "compaction-total-size", "compaction-total-size-multiplier",
@@ -63,13 +63,13 @@ def test_a_reserve_of_disk_space_keeps_its_unit(tmp_path: Path) -> None:
         assert config.storage.stop_write_at_available_bytes == wanted
 
 
-@pytest.mark.parametrize("key", REMOVED)
+@pytest.mark.parametrize("key", PumpConfig.REMOVED)
 def test_a_removed_setting_is_refused_with_its_replacement(key: str, tmp_path: Path) -> None:
     section, _, name = key.rpartition(".")
     text = f"[{section}]\n{name} = 1" if section else f"{name} = 1"
     flag = key.replace(".", "-")
     for args in ((text,), ("", f"--{flag}=1")):
-        with pytest.raises(NeedsOperator, match=f"{key} is not supported .*: remove the key"):
+        with pytest.raises(NeedsOperator, match=f"{key} is no longer a setting .*: remove the key"):
             load(tmp_path, *args)
-    with pytest.raises(NeedsOperator, match=f"{key} is not supported"):
+    with pytest.raises(NeedsOperator, match=f"{key} is no longer a setting"):
         load_settings([], env={f"PUMP_{flag.replace('-', '_').upper()}": "1"})
