@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 from penstock.cluster import etcd
@@ -102,12 +101,7 @@ class Cluster:
         self.drainer.start()
         self.wait_online()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections import OrderedDict
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from penstock.cluster import etcd
@@ -217,12 +216,7 @@ class PumpClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _check_open(self) -> None:

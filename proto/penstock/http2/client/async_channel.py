@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.http2.client.channel import (
@@ -109,12 +108,7 @@ class AsyncChannel:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._connection.close()
 
     def server_stream(self, method: str, request: bytes) -> AsyncStream:

@@ -29,7 +29,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 import grpc
@@ -323,12 +322,7 @@ class Channel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def wait(self, is_done: Callable[[], bool], wait: Wait, deadline_s: float | None) -> bool:
