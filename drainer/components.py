@@ -185,7 +185,6 @@ async def _start_spark(
         output=home.path / "spark.log",
         master=spark.master,
         tasks=spark.tasks,
-        executor_memory=spark.executor_memory,
         host=spark.host,
         conf=spark.conf,
     )

@@ -24,7 +24,6 @@ from penstock.settings.setting import (
 )
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\S+|yarn")
-_MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]")
 _CONF = re.compile(r"spark\.[^\s=]+=.*", re.DOTALL)
 DOWNSTREAM_KEYS = ("sink", "syncer.db-type", "syncer.to")
 """Settings of which at least one names the downstream."""
@@ -39,7 +38,6 @@ class SparkConfig:
     tasks: int = setting(
         0, "number of resident tasks; 0: one per core, at most 4 on a local master"
     )
-    executor_memory: str = setting("512m", "heap of each executor's JVM on a cluster")
     host: str = setting("127.0.0.1", "address at which executors reach this Drainer")
     conf: tuple[str, ...] = setting((), "additional Spark settings, name=value, comma-separated")
     payloads: str = setting(
@@ -56,10 +54,6 @@ class SparkConfig:
         if not _MASTER.fullmatch(self.master):
             hint = "use local[*], local[2] or spark://host:port"
             raise out_of_range("spark.master", self.master, hint)
-        if not _MEMORY.fullmatch(self.executor_memory):
-            raise out_of_range(
-                "spark.executor_memory", self.executor_memory, "write it like 512m or 2g"
-            )
         for each in self.conf:
             if not _CONF.fullmatch(each):
                 raise out_of_range("spark.conf", each, "write spark.name=value, comma-separated")
@@ -158,6 +152,7 @@ class DrainerConfig:
         "heartbeat-interval-s": "the status and the list of Pumps are renewed every second:"
         " remove the key",
         "spark.driver-memory": 'set spark.conf = ["spark.driver.memory=1g"] instead',
+        "spark.executor-memory": 'set spark.conf = ["spark.executor.memory=1g"] instead',
     }
     """Former settings, each with the remedy."""
 

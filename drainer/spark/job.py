@@ -88,7 +88,6 @@ class SparkSettings:
     output: Path
     master: str = "local[*]"
     tasks: int = 0
-    executor_memory: str = "512m"
     host: str = "127.0.0.1"
     conf: Sequence[str] = field(default_factory=tuple)
 
@@ -262,7 +261,7 @@ class SparkJob:
                 ("spark.driver.host", settings.host),
                 ("spark.driver.bindAddress", settings.host),
                 ("spark.driver.extraJavaOptions", java),
-                ("spark.executor.memory", settings.executor_memory),
+                ("spark.executor.memory", "512m"),
                 ("spark.cores.max", str(settings.task_count)),
                 ("spark.task.maxFailures", str(_TASK_FAILURES_MAX)),
                 ("spark.python.worker.faulthandler.enabled", "true"),

@@ -131,10 +131,9 @@ def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
     assert all(_OURS.match(line) for line in drainer.log_text().splitlines()), drainer.log_text()
 
 
-@pytest.mark.main_case("executor_memory")
+@pytest.mark.main_case("master")
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("master", "locl[2]"), ("executor_memory", "lots"), ("conf", ("spark.ui.enabled",))],
+    ("field", "value"), [("master", "locl[2]"), ("conf", ("spark.ui.enabled",))]
 )
 def test_spark_s_settings_are_checked_when_they_are_read(field: str, value: Any) -> None:
     with pytest.raises(NeedsOperator, match=field.partition("_")[0]):
