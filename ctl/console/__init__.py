@@ -9,5 +9,5 @@ and the few verbs that it offers are penstock ctl's. An observation becomes a st
 markup, and both steps are pure: no clock, no socket. `poller` and `web` are the shell around them.
 
 All external input (names of tables, errors, another version's JSON) is untrusted: it is read by
-`observation`, which never raises, and written by `drawing`, whose templates escape everything.
+`observation`, which never raises, and written by `page`, whose templates escape everything.
 """

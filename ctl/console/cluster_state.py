@@ -20,12 +20,12 @@ from enum import IntEnum
 from typing import Final
 
 from ctl.console import wording
-from ctl.console.chronicle import Chronicle
 from ctl.console.observation import (
     DRAINER,
     PUMP,
     SOURCE,
     Answer,
+    Chronicle,
     Facts,
     Listing,
     Observation,

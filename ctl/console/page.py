@@ -1,24 +1,311 @@
-"""Renders a cluster's state as HTML, in fragments that are replaced one by one.
+"""Renders a cluster's state as HTML and SVG, in fragments that are replaced one by one.
 
 Pure. `fragments` are keyed by the id of the element that holds them: a viewer gets the whole page
 once, and then only changed fragments. The page also works without scripts; then it reloads itself
-every few seconds. The markup is in `templates/`.
+every few seconds.
+
+The markup is in `templates/`, escaped by Jinja2. Characters that a document must not contain
+(control characters, halves of a surrogate pair) become U+FFFD, so that a page is also well-formed
+XML. A plot is drawn in 400 x 180 units, about as many pixels as it has on any screen, so that its
+words can be read on a phone. Lines differ by their dashes as well as by colour. `picture` draws the
+stages in the order data flows:
+
+    wide    writers ═╗      ╔═ pump-1 ═╗
+                     ╠══════╬═ pump-2 ═╬═ merge ═ drainer ═ downstream
+            source ══╝      ╚═ pump-3 ═╝
+    narrow  the same from top to bottom
+
+The lines between two stages are drawn twice, from left to right and from top to bottom, and the
+style sheet shows one of them. Stages are rows (or columns) of equal size, so that the lines meet
+them. The thickness of a line is the rate, and its dashes move while data flows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ctl.console import plots, wording
-from ctl.console.chronicle import Chronicle
-from ctl.console.cluster_state import ClusterState, Level, PumpNode, Skipped
-from ctl.console.drawing import draw
-from ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM
-from ctl.console.safe_verbs import Offer
-from ctl.console.stream_picture import picture
+from ctl.console import wording
+from ctl.console.access import Offer
+from ctl.console.cluster_state import (
+    ClusterState,
+    DrainerNode,
+    Level,
+    PumpAtMerge,
+    PumpNode,
+    Skipped,
+)
+from ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM, Chronicle
+from penstock import __version__
+
+_CHOICE: Final = re.compile(r"`(.+?)`: (.+)|((?:penstock|mysql-source) .+?): (.+)", re.DOTALL)
+_NO_CHARACTER: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def draw(template: str, macro: str, /, **values: object) -> Markup:
+    """Return the output of a macro of a template."""
+    module = _ENVIRONMENT.get_template(f"{template}.html").module
+    return Markup(getattr(module, macro)(**values))
+
+
+def _clean(value: object) -> object:
+    """Return an expression's value for the output; None adds nothing."""
+    if isinstance(value, str):
+        kind = Markup if isinstance(value, Markup) else str
+        return kind(_NO_CHARACTER.sub("\ufffd", value))
+    return "" if value is None else value
+
+
+def _decision(choice: str) -> tuple[str, str]:
+    """Return the command of a choice, or nothing, and its meaning."""
+    found = _CHOICE.fullmatch(choice)
+    return (found[1] or found[3], found[2] or found[4]) if found else ("", choice)
+
+
+_ENVIRONMENT: Final = Environment(
+    loader=PackageLoader("ctl.console"),
+    autoescape=True,
+    finalize=_clean,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.globals.update(Level=Level, version=__version__)
+_ENVIRONMENT.filters.update(
+    duration=wording.duration,
+    quantity=wording.quantity,
+    byte_rate=wording.byte_rate,
+    size=wording.size,
+    counted=wording.count,
+    moment=wording.moment,
+    clock=wording.clock,
+    decision=_decision,
+    path=partial(quote, safe=""),
+)
+
+
+class Box(NamedTuple):
+    """The size of a plot, and the sides of its axes."""
+
+    width: int = 400
+    height: int = 180
+    left: int = 58
+    right: int = 390
+    top: int = 12
+    bottom: int = 152
+
+
+BOX: Final = Box()
+_POINTS_MAX: Final = 180
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
+_DURATIONS: Final = (
+    1.0, 2.0, 4.0, 10.0, 20.0, _MINUTE_S, 2 * _MINUTE_S, 4 * _MINUTE_S, 10 * _MINUTE_S,
+    20 * _MINUTE_S, _HOUR_S, 2 * _HOUR_S, 4 * _HOUR_S, 12 * _HOUR_S, _DAY_S, 2 * _DAY_S,
+)  # fmt: skip
+"""Durations whose half is also round."""
+
+
+class Line(NamedTuple):
+    """One quantity: its name, its current value, and its points, the oldest first."""
+
+    label: str
+    now: float | None
+    points: Sequence[float | None]
+
+
+class Scale(NamedTuple):
+    """The format of a vertical axis, its minimum length, and its possible ends."""
+
+    words: Callable[[float | None], str]
+    least: float
+    ends: Sequence[float] = ()
+
+    def top(self, greatest: float) -> float:
+        wanted = max(greatest, self.least)
+        return next((end for end in self.ends if end >= wanted), axis_top(wanted))
+
+
+SECONDS: Final = Scale(wording.duration, 1.0, _DURATIONS)
+EACH_SECOND: Final = Scale(wording.rate, 10.0)
+BYTES_EACH_SECOND: Final = Scale(wording.byte_rate, 10_000.0)
+
+
+def over_time(title: str, lines: Sequence[Line], scale: Scale, span_s: float) -> Markup:
+    """Return a figure: the lines over `span_s` up to now, and a legend with their current values.
+
+    The vertical axis starts at 0, and has a minimum length so that noise does not look large.
+    """
+    seen = [value for line in lines for value in line.points if value is not None]
+    words, top = scale.words, scale.top(max(seen, default=0.0))
+    said = "; ".join(f"{line.label} {words(line.now)}" for line in lines) or "nothing seen yet"
+    return draw(
+        "plots",
+        "figure",
+        title=title,
+        about=f"{title} over the last {wording.duration(span_s)}. Now: {said}",
+        lines=[(line, *_path_and_area(line, top, has_area=len(lines) == 1)) for line in lines],
+        words=words,
+        span_s=span_s,
+        top=top,
+        box=BOX,
+    )
+
+
+def axis_top(value: float) -> float:
+    """Return the smallest of 1, 2, 5, 10, 20, … (and their fractions) not below `value`."""
+    if not math.isfinite(value) or value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((power * step for step in _STEPS if power * step >= value), power * 10)
+
+
+def thinned(points: Sequence[float | None], count_max: int) -> list[float | None]:
+    """Return at most `count_max` points, each the maximum of the points it replaces."""
+    each = max(1, math.ceil(len(points) / count_max))
+    made: list[float | None] = []
+    for begin in range(0, len(points), each):
+        some = [value for value in points[begin : begin + each] if value is not None]
+        made.append(max(some) if some else None)
+    return made
+
+
+def bar(parts: Sequence[tuple[str, float]], mark: float | None, about: str) -> Markup:
+    """Return a bar of (class, size) parts; `mark` is a position from the bar's right end."""
+    total = sum(size for _, size in parts) or 1.0
+    shown = []
+    x = 0.0
+    for name, size in parts:
+        width = max(0.0, size / total * BOX.width)
+        shown.append((name, x, width))
+        x += width
+    if mark is not None:
+        mark = min(BOX.width - 1.0, max(1.0, BOX.width - mark / total * BOX.width))
+    return draw("plots", "bar", parts=shown, mark=mark, about=about)
+
+
+def _path_and_area(line: Line, top: float, *, has_area: bool) -> tuple[str, str]:
+    points = thinned(line.points, _POINTS_MAX)
+    step = (BOX.right - BOX.left) / max(1, len(points) - 1)
+    high = BOX.bottom - BOX.top
+    places = [
+        None if v is None else (BOX.left + i * step, BOX.bottom - min(1, max(0, v / top)) * high)
+        for i, v in enumerate(points)
+    ]
+    runs = _runs(places)
+    area = " ".join(
+        f"{_path(run)} L{run[-1][0]:.1f} {BOX.bottom} L{run[0][0]:.1f} {BOX.bottom} Z"
+        for run in runs
+    )
+    return " ".join(map(_path, runs)), area if has_area else ""
+
+
+def _runs(places: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
+    runs: list[list[tuple[float, float]]] = [[]]
+    for place in places:
+        if place is not None:
+            runs[-1].append(place)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _path(run: Sequence[tuple[float, float]]) -> str:
+    if len(run) == 1:  # A line without a length is drawn as a dot, by its round ends.
+        return f"M{run[0][0]:.1f} {run[0][1]:.1f} h0.1"
+    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in run)
+
+
+SIDE_BY_SIDE_MAX: Final = 3
+"""More nodes than this are stacked on a phone, without separate lines."""
+
+
+class _Pipe(NamedTuple):
+    """A line between two stages, from and to a share of their sides; `style` is its class."""
+
+    begin: float
+    end: float
+    style: str
+    rate: float | None = None
+
+    def curve(self, is_wide: bool) -> str:
+        """Return an S-curve between shares of two sides; -1 is the middle between the sides."""
+        begin = (50.0, 50.0) if self.begin < 0 else (0.0, self.begin)
+        end = (50.0, 50.0) if self.end < 0 else (100.0, self.end)
+        half = (begin[0] + end[0]) / 2
+        places = [begin, (half, begin[1]), (half, end[1]), end]
+        written = [f"{x:.1f} {y:.1f}" if is_wide else f"{y:.1f} {x:.1f}" for x, y in places]
+        return f"M{written[0]} C{written[1]} {written[2]} {written[3]}"
+
+    def width(self) -> int:
+        """Return one of five widths, by the power of ten of the rate in bytes/s."""
+        if not self.rate or self.rate < 1:
+            return 0
+        return min(4, max(1, math.floor(math.log10(self.rate)) - 2))
+
+
+def picture(state: ClusterState) -> Markup:
+    held = [drainer for drainer in state.drainers if drainer.held_by]
+    writers = bool(state.programs) + len(state.sources)
+    return draw(
+        "stream",
+        "picture",
+        state=state,
+        holding={stream.pump for each in held for stream in each.streams if stream.holds},
+        many=SIDE_BY_SIDE_MAX,
+        gathered=list(_gathered(state, writers or 1)),
+        merged=list(_merged(state)),
+        straight=list(_straight(state)),
+    )
+
+
+def _middle(index: int, count: int) -> float:
+    return (index + 0.5) / max(1, count) * 100
+
+
+def _gathered(state: ClusterState, writers: int) -> Iterable[_Pipe]:
+    is_written = bool(state.programs or state.sources)
+    total = sum(pump.bytes_per_s or 0.0 for pump in state.pumps) if is_written else 0.0
+    for index in range(writers):
+        yield _Pipe(_middle(index, writers), -1, "flowing" if total else "quiet", total / writers)
+    for index, pump in enumerate(state.pumps):
+        is_fed = pump.level < Level.WATCH and pump.word == "online"
+        style = ("flowing" if total else "quiet") if is_fed else "broken"
+        yield _Pipe(-1, _middle(index, len(state.pumps)), style, pump.bytes_per_s)
+
+
+def _merged(state: ClusterState) -> Iterable[_Pipe]:
+    for row, drainer in enumerate(state.drainers):
+        streams = {stream.pump: stream for stream in drainer.streams}
+        for index, pump in enumerate(state.pumps):
+            style = _style(streams.get(pump.name), drainer)
+            begin = _middle(index, len(state.pumps))
+            yield _Pipe(begin, _middle(row, len(state.drainers)), style, pump.bytes_per_s)
+
+
+def _style(stream: PumpAtMerge | None, drainer: DrainerNode) -> str:
+    if stream is None or drainer.level >= Level.WATCH or stream.condition in ("dead", "stopped"):
+        return "broken"
+    if stream.holds and drainer.held_by:
+        return "holding"
+    return "flowing" if stream.condition == "ok" else "holding"
+
+
+def _straight(state: ClusterState) -> Iterable[_Pipe]:
+    for row, drainer in enumerate(state.drainers):
+        style = "broken" if drainer.level >= Level.WATCH else "quiet"
+        if style == "quiet" and drainer.rows_per_s:
+            style = "flowing"
+        place = _middle(row, len(state.drainers))
+        yield _Pipe(place, place, style, (drainer.rows_per_s or 0.0) * 100)
+
 
 ACTIONS: Final = "actions"
 _SHOWN_MAX: Final = 50
@@ -93,9 +380,9 @@ def _headline(state: ClusterState) -> tuple[Level, str]:
 
 
 def _plots(state: ClusterState, chronicle: Chronicle, now_s: float) -> Markup:
-    def line(kind: str, name: str, quantity: str, label: str = "") -> plots.Line:
+    def line(kind: str, name: str, quantity: str, label: str = "") -> Line:
         at = f"{kind} {name}", quantity, now_s
-        return plots.Line(label or name, chronicle.now(*at), chronicle.points(*at))
+        return Line(label or name, chronicle.now(*at), chronicle.points(*at))
 
     drainers, pumps, sources = state.drainers, state.pumps, state.sources
     is_one = len(drainers) == 1
@@ -115,13 +402,13 @@ def _plots(state: ClusterState, chronicle: Chronicle, now_s: float) -> Markup:
     behind = [line(SOURCE, each.name, "seconds_behind") for each in sources]
     span_s = chronicle.span_s(now_s)
     drawn = [
-        ("Lag of the downstream", lags, plots.SECONDS),
-        ("Rows applied downstream", rows, plots.EACH_SECOND),
-        ("Taken by Pumps", taken, plots.BYTES_EACH_SECOND),
-        ("Lag of Pumps' streams", streams, plots.SECONDS),
-        ("Lag of sources", behind, plots.SECONDS),
+        ("Lag of the downstream", lags, SECONDS),
+        ("Rows applied downstream", rows, EACH_SECOND),
+        ("Taken by Pumps", taken, BYTES_EACH_SECOND),
+        ("Lag of Pumps' streams", streams, SECONDS),
+        ("Lag of sources", behind, SECONDS),
     ]
-    figures = (plots.over_time(name, lines, scale, span_s) for name, lines, scale in drawn if lines)
+    figures = (over_time(name, lines, scale, span_s) for name, lines, scale in drawn if lines)
     return Markup("").join(figures)
 
 
@@ -134,7 +421,7 @@ def _volume(pump: PumpNode) -> tuple[str, Markup] | None:
         f"{wording.size(kept)} kept, {wording.size(free)} free; new transactions are refused at"
         f" {wording.size(least)} free"
     )
-    return words, plots.bar([("kept", kept), ("free", free)], least, f"{pump.name}: {words}")
+    return words, bar([("kept", kept), ("free", free)], least, f"{pump.name}: {words}")
 
 
 def _skipped(skipped: Sequence[Skipped], unheard: Sequence[str]) -> Markup:
@@ -144,7 +431,7 @@ def _skipped(skipped: Sequence[Skipped], unheard: Sequence[str]) -> Markup:
         name = each.name or "no table in particular"
         words = f"{each.count:,} {each.kind}" if each.kind else ""
         parts = [("left", each.count), ("rest", most - each.count)]
-        bar = plots.bar(parts, None, f"{name}: {words}") if most and each.kind else None
-        shown.append((each, name, words, bar))
+        drawn = bar(parts, None, f"{name}: {words}") if most and each.kind else None
+        shown.append((each, name, words, drawn))
     more = len(skipped) - _SHOWN_MAX
     return draw("fragments", "skipped", shown=shown, more=more, unheard=unheard)

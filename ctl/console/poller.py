@@ -21,13 +21,13 @@ import aiohttp
 import grpc
 import grpc.aio
 
-from ctl.console.chronicle import Chronicle
 from ctl.console.observation import (
     DRAINER,
     PUMP,
     SOURCE,
     STREAM,
     Answer,
+    Chronicle,
     Facts,
     Listing,
     Named,

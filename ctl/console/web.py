@@ -25,8 +25,19 @@ from typing import Any, Final
 from aiohttp import web
 from markupsafe import Markup
 
-from ctl.console import page, safe_verbs
-from ctl.console.access import COOKIE, SESSION_S, Access, Login, is_loopback, is_of
+from ctl.console import page
+from ctl.console.access import (
+    COOKIE,
+    SESSION_S,
+    Access,
+    Login,
+    Offer,
+    begin,
+    find,
+    is_loopback,
+    is_of,
+    offers,
+)
 from ctl.console.cluster_state import ClusterState, state_of
 from ctl.console.page import ACTIONS, Notice, Viewer
 from ctl.console.poller import Poller
@@ -136,7 +147,7 @@ class Console:
     async def _renew(self) -> None:
         state = self._state()
         self._parts = page.fragments(state, self._poller.chronicle, time.monotonic())
-        self._actions = page.actions(safe_verbs.offers(state), reversed(self._notices))
+        self._actions = page.actions(offers(state), reversed(self._notices))
         async with self._turn:
             self._turn.notify_all()
 
@@ -229,16 +240,16 @@ class Console:
         what = f"{offer.verb} {offer.node_id}"
         log.warning("%s, asked for from %s", what, request.remote)
         try:
-            outcome = await asyncio.to_thread(safe_verbs.begin, offer, self._arguments)
+            outcome = await asyncio.to_thread(begin, offer, self._arguments)
         except PenstockError as error:
             self._notices.append(Notice(time.time(), what, f"refused: {coded(error)}"))
             raise
         self._notices.append(Notice(time.time(), what, outcome))
         return _to_the_page()
 
-    def _offer(self, request: web.Request) -> safe_verbs.Offer:
+    def _offer(self, request: web.Request) -> Offer:
         asked = request.match_info
-        return safe_verbs.find(self._state(), asked["verb"], asked["node"])
+        return find(self._state(), asked["verb"], asked["node"])
 
     async def _acting(self, request: web.Request) -> Login:
         session = self._session(request)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ctl.console.chronicle import Chronicle
 from ctl.console.cluster_state import ClusterState, state_of
 from ctl.console.observation import (
     DRAINER,
     PUMP,
     SOURCE,
     Answer,
+    Chronicle,
     Listing,
     Named,
     Observation,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.console import chronicle
-from ctl.console.chronicle import SLOTS, SPAN_S, STEP_S, Chronicle, Track
+from ctl.console import observation
+from ctl.console.observation import SLOTS, SPAN_S, STEP_S, Chronicle, Track
 
 
 def test_a_counter_becomes_a_rate_and_one_that_falls_begins_again() -> None:
@@ -46,10 +46,10 @@ def test_after_an_hour_the_oldest_goes_and_a_node_that_left_is_forgotten() -> No
 
 def test_memory_is_bounded_however_many_nodes_there_were() -> None:
     seen = Chronicle(0.0)
-    for number in range(chronicle.TRACKS_MAX + 5):
+    for number in range(observation.TRACKS_MAX + 5):
         seen.gauge(f"pump {number}", "lag", 1.0, 1.0)
     kept = sum(bool(seen.points(f"pump {n}", "lag", 1.0)) for n in range(number + 1))
-    assert kept == chronicle.TRACKS_MAX
+    assert kept == observation.TRACKS_MAX
 
 
 @given(st.lists(st.tuples(st.floats(0, 3 * SPAN_S), st.floats(0, 1e9)), min_size=1))

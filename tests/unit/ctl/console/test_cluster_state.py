@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ctl.console.access import offers
 from ctl.console.cluster_state import ClusterState, Level
 from ctl.console.observation import DRAINER, PUMP, SOURCE, Answer, Listing, Observation, SourceEntry
-from ctl.console.safe_verbs import offers
 from penstock.cluster.node_registry import NodeState
 from penstock.cluster.records import DrainerStop, Gap, Standby
 from tests.unit.ctl.console.clusters import (

@@ -9,10 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctl.console import page
-from ctl.console.chronicle import Chronicle
-from ctl.console.observation import DRAINER, PUMP, SOURCE, Answer, Observation, SourceEntry
+from ctl.console.access import offers
+from ctl.console.observation import (
+    DRAINER,
+    PUMP,
+    SOURCE,
+    Answer,
+    Chronicle,
+    Observation,
+    SourceEntry,
+)
 from ctl.console.page import Notice, Viewer
-from ctl.console.safe_verbs import offers
 from penstock.cluster.node_registry import NodeState
 from penstock.cluster.records import DrainerStop
 from tests.unit.ctl.console.clusters import (

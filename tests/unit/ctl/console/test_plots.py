@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.console import plots, wording
-from ctl.console.drawing import draw
+from ctl.console import page, wording
+from ctl.console.page import draw
 from tests.unit.ctl.console.clusters import HOSTILE
 
 
 @given(st.floats(min_value=1e-9, max_value=1e15))
 def test_an_axis_ends_at_a_round_number_that_is_not_far_above(value: float) -> None:
-    top = plots.axis_top(value)
+    top = page.axis_top(value)
     assert value <= top * 1.000001
-    assert top <= 2.6 * value or top == plots.axis_top(top)
+    assert top <= 2.6 * value or top == page.axis_top(top)
     assert f"{top:e}"[0] in "125"
 
 
@@ -25,12 +25,12 @@ def test_an_axis_ends_at_a_round_number_that_is_not_far_above(value: float) -> N
     ("greatest", "half"), [(0.2, "0.5 s"), (15, "10 s"), (70, "1 min"), (5000, "1 h")]
 )
 def test_an_axis_of_time_has_round_hours_minutes_and_seconds(greatest: float, half: str) -> None:
-    assert wording.duration(plots.SECONDS.top(greatest) / 2) == half
+    assert wording.duration(page.SECONDS.top(greatest) / 2) == half
 
 
 def test_a_gap_breaks_a_line_and_a_lone_point_is_a_dot() -> None:
-    line = plots.Line("p", 1.0, [1.0, 2.0, None, 3.0])
-    figure = plots.over_time("Lag", [line], plots.SECONDS, 60.0)
+    line = page.Line("p", 1.0, [1.0, 2.0, None, 3.0])
+    figure = page.over_time("Lag", [line], page.SECONDS, 60.0)
     path = next(
         each.get("d", "") for each in ElementTree.fromstring(figure).iter("path")
         if each.get("class") == "line" and "M1 5" not in each.get("d", "")
@@ -42,15 +42,15 @@ def test_a_gap_breaks_a_line_and_a_lone_point_is_a_dot() -> None:
 def test_many_points_are_thinned_and_the_greatest_of_them_stays() -> None:
     points = [float(n % 7) for n in range(720)]
     points[333] = 99.0
-    thin = plots.thinned(points, 180)
+    thin = page.thinned(points, 180)
     assert len(thin) == 180
     assert max(value for value in thin if value is not None) == 99.0
-    assert plots.thinned([None] * 9, 3) == [None, None, None]
+    assert page.thinned([None] * 9, 3) == [None, None, None]
 
 
 def test_a_plot_says_in_words_what_it_shows() -> None:
-    lines = [plots.Line(label=name, now=0.5, points=[0.5]) for name in ("d-1", "d-2")]
-    figure = plots.over_time("Lag", lines, plots.SECONDS, 600.0)
+    lines = [page.Line(label=name, now=0.5, points=[0.5]) for name in ("d-1", "d-2")]
+    figure = page.over_time("Lag", lines, page.SECONDS, 600.0)
     picture = next(ElementTree.fromstring(figure).iter("svg"))
     assert picture.get("role") == "img"
     assert picture.get("aria-label") == "Lag over the last 10 min. Now: d-1 0.5 s; d-2 0.5 s"
