@@ -49,9 +49,18 @@ from penstock.log.segment import (
     walk,
     written_bytes,
 )
-from penstock.node.output import JSON, add_output, moment_of, show, write_line
+from penstock.node.output import (
+    JSON,
+    add_output,
+    describe,
+    kind_of,
+    line_of,
+    moment_of,
+    show,
+    time_text,
+    write_line,
+)
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock.wire.binlog_text import describe, kind_of, line_of, time_text
 from penstock.wire.codec import decode_binlog
 
 _NAME = re.compile(r"(\d{6,})\.seg")

@@ -28,9 +28,8 @@ from penstock.cluster.node_registry import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_of_call, coded
-from penstock.node.facts import facts_in
 from penstock.node.logs import one_line
-from penstock.node.output import moment_of, show
+from penstock.node.output import facts_in, moment_of, show
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of

@@ -29,7 +29,7 @@ from ctl.nodes import (
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.facts import facts_in
+from penstock.node.output import facts_in
 from penstock.pb import penstock_pb2
 from penstock.settings.load import duration_s
 from pumpclient.options import Tls

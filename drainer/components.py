@@ -36,8 +36,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import Rules
 from penstock.node.waiting import set_within
-from penstock.oracle.client import Oracle, open_oracle
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import Oracle, find_cluster_id, open_oracle
 from penstock.security.tls import Security, Tls
 
 log = logging.getLogger(__name__)

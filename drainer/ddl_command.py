@@ -55,7 +55,7 @@ from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.errors import NeedsOperator
 from penstock.node.output import take_output, write
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import find_cluster_id
 from penstock.schema.model import DdlJob, TableInfo
 from penstock.security.tls import Security
 

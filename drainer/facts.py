@@ -1,11 +1,11 @@
-"""Facts of a Drainer: its status for operators and programs, see `penstock.node.facts`."""
+"""Facts of a Drainer: its status for operators and programs, see `penstock.node.output`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.node.facts import NO_TEXT
 from penstock.node.logs import Problem
+from penstock.node.output import NO_TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,9 +52,9 @@ from penstock.cluster.records import (
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import service
-from penstock.node.facts import reply_of
 from penstock.node.http_status import HttpStatus
 from penstock.node.logs import RECENT
+from penstock.node.output import reply_of
 from penstock.pb import penstock_pb2
 
 log = logging.getLogger(__name__)

@@ -40,9 +40,9 @@ from drainer.intake.pump_set import Pumps
 from drainer.sinks.protocol import FileCounts
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator, coded
-from penstock.node.facts import facts_in
 from penstock.node.http_status import JSON, Answer, HttpStatus
 from penstock.node.metrics import Distribution, Labels, build_info, histogram
+from penstock.node.output import facts_in
 from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType
 

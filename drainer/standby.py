@@ -48,10 +48,10 @@ from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Regi
 from penstock.cluster.records import DrainerRun, Standby
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.node.facts import reply_of
 from penstock.node.http_status import JSON, HttpStatus
 from penstock.node.http_status import Answer as Page
 from penstock.node.logs import RECENT
+from penstock.node.output import reply_of
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 from penstock.ts import compose

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.node.logs import RECENT
+from penstock.node.output import time_text
 from penstock.ts import compose
-from penstock.wire.binlog_text import time_text
 from pump.facts import OpenTransaction, PumpFacts
 
 if TYPE_CHECKING:

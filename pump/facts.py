@@ -1,4 +1,4 @@
-"""Facts of a Pump: its status as an operator and programs read it, see `penstock.node.facts`."""
+"""Facts of a Pump: its status as an operator and programs read it, see `penstock.node.output`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from penstock.node.facts import NO_TEXT
 from penstock.node.logs import Problem
+from penstock.node.output import NO_TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from penstock.errors import Corrupt, Retryable, coded
 from penstock.log.files import OsFiles
 from penstock.node import service
 from penstock.node.waiting import set_within
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import find_cluster_id
 from penstock.security.tls import Security
 from pump.build import SERVER_GRACE_S, Entrance, build, identity_of
 from pump.cluster.identity import (

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pump.cluster.retention import Retention
     from pump.replication.draining import Draining, Moving
     from pump.store.storage import Storage
-from penstock.node.facts import reply_of
+from penstock.node.output import reply_of
 
 log = logging.getLogger(__name__)
 

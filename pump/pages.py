@@ -18,9 +18,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from penstock.cluster.node_registry import NodeKind, seems_live
 from penstock.errors import NeedsOperator, PenstockError, coded
-from penstock.node.facts import facts_in
 from penstock.node.http_status import JSON, Answer, BadRequest, HttpStatus
-from penstock.wire.binlog_text import describe
+from penstock.node.output import describe, facts_in
 from penstock.wire.codec import decode_binlog
 from pump.metrics import PumpMetrics
 

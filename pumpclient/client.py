@@ -22,8 +22,7 @@ from penstock.cluster.history import History
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.oracle.client import open_oracle
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import find_cluster_id, open_oracle
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin

@@ -46,8 +46,8 @@ from penstock.cluster.node_registry import SOURCES, NodeKind, NodeState, Registr
 from penstock.cluster.records import standbys, stops
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
-from penstock.node.facts import facts_in
 from penstock.node.logs import one_line
+from penstock.node.output import facts_in
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 

@@ -17,8 +17,8 @@ from drainer.data_dir import Home
 from drainer.settings.config import DrainerConfig
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_fields, coded
+from penstock.http2.messages import parsed
 from penstock.node.http_status import HttpStatus
-from penstock.node.requests import parsed
 from penstock.pb import cistern_pb2, penstock_pb2
 from penstock.security.tls import Security
 
@@ -161,7 +161,7 @@ def listen(server: Any, address: str, security: Security) -> int:
 
 def _unary(method: Any, request: Any, response: Any) -> Any:
     async def called(data: bytes, context: Any) -> Any:
-        return await method(await parsed(request, data, context), context)
+        return await method(await parsed(context, request, data), context)
 
     return grpc.unary_unary_rpc_method_handler(
         called, response_serializer=response.SerializeToString
@@ -170,7 +170,7 @@ def _unary(method: Any, request: Any, response: Any) -> Any:
 
 def _parsed_stream(method: Any, request: Any) -> Any:
     async def called(data: bytes, context: Any) -> AsyncIterator[Any]:
-        async for response in method(await parsed(request, data, context), context):
+        async for response in method(await parsed(context, request, data), context):
             yield response
 
     return called

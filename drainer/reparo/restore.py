@@ -35,8 +35,8 @@ from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.ddl.dropping import table_by_table, together
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.node.output import time_text
 from penstock.schema.ddl_context import DdlContext, zone_offset
-from penstock.wire.binlog_text import time_text
 
 log = logging.getLogger("reparo")
 

@@ -42,8 +42,7 @@ from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import FilterConfig, Rules
-from penstock.oracle.client import Oracle, open_oracle
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import Oracle, find_cluster_id, open_oracle
 from penstock.security.tls import Tls
 from penstock.settings.setting import out_of_range
 

@@ -53,7 +53,7 @@ from typing import Protocol
 
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable, coded
-from penstock.oracle.pd import PdLeader, pd_tls_of
+from penstock.oracle.client import PdLeader, pd_tls_of
 from penstock.security.tls import Tls
 from penstock.ts import physical_ms
 from pump.cluster.resolver import ROLLED_BACK, Outcome, Question, Resolution, Resolver

@@ -27,23 +27,24 @@ Commits and pulls still need it. Before and after that it is NOT_SERVING.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable, code_fields, coded
+from penstock.http2 import messages
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits, connections_within
 from penstock.node.command import open_files
 from pump.config import HTTP2
-from pump.service.admission import Refused, undecodable
+from pump.service.admission import Refused
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
 
 if TYPE_CHECKING:
@@ -88,12 +89,8 @@ async def abort(context: Any, error: BaseException) -> NoReturn:
     raise AssertionError("abort returned")
 
 
-async def parsed(context: Any, message: type[Message], data: bytes) -> Any:
-    """Return the request in `data`, or end the call with INVALID_ARGUMENT."""
-    try:
-        return message.FromString(data)
-    except DecodeError as error:
-        await abort(context, undecodable(message, data, error))
+parsed = functools.partial(messages.parsed, code=Code.BINLOG_INVALID)
+"""Returns a request, or ends the call with INVALID_ARGUMENT."""
 
 
 def build_server(config: PumpConfig, security: Security) -> Any:

@@ -25,7 +25,7 @@ import grpc
 
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
-from penstock.wire.batch import encode_write_piece, write_batch_pieces
+from penstock.wire.protowire import encode_write_piece, write_batch_pieces
 from pumpclient.delivery.payload import LargePrewrite
 from pumpclient.delivery.transport import Conversation, Reply, Transport, open_transport
 from pumpclient.delivery.write_queue import InFlight, PendingWrite, WriteQueue

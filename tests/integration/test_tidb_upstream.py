@@ -22,7 +22,7 @@ from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import CLUSTER_ID_KEY, NodeKind, Registry
 from penstock.errors import NeedsOperator
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import find_cluster_id
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog

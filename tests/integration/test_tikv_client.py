@@ -14,8 +14,7 @@ import grpc
 import pytest
 
 from penstock.errors import NeedsOperator, Retryable
-from penstock.oracle.client import OracleClient
-from penstock.oracle.pd import PdLeader, pd_tls_of
+from penstock.oracle.client import OracleClient, PdLeader, pd_tls_of
 from penstock.pb import tikvpb_pb2
 from penstock.security.tls import Tls
 from pump.tikv import Channels, Placement, State, Tikv, TransactionStatus

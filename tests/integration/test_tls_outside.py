@@ -19,8 +19,8 @@ from penstock.cluster.etcd import EtcdClient, connect, read
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import open_oracle
+from penstock.security.databases import trusting
 from penstock.security.tls import Tls
-from penstock.security.trust import trusting
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock_local.etcd import EtcdServer, EtcdTls

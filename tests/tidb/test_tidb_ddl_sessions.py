@@ -22,8 +22,7 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
-from penstock.oracle.client import OracleClient
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import OracleClient, find_cluster_id
 from penstock.schema.model import DdlJob
 from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -23,8 +23,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
-from penstock.oracle.client import OracleClient
-from penstock.oracle.pd import find_cluster_id
+from penstock.oracle.client import OracleClient, find_cluster_id
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import table_from_json
 from penstock_local.tidb import PdAndTikv, TidbServer

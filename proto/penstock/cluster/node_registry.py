@@ -3,7 +3,7 @@
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
 /penstock/v1/cluster_id              decimal text, drawn at random by the first that asks, or PD's
-/penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/pd.py)
+/penstock/v1/pd_cluster_id           the same once more, if it is PD's (oracle/client.py)
 /penstock/v1/gaps/<drainer>/<pump>   JSON: what a Drainer can never get, the Pump left without it
 /penstock/v1/lost/<pump>             a Pump whose disk is gone for good (records.py)
 /penstock/v1/silent/<drainer>        decimal: a Drainer's last heartbeat (`Heartbeats`)
@@ -216,7 +216,7 @@ class Registry:
     def cluster_id(self) -> int:
         """Return the cluster's id, drawing it if this is the first time anyone asks.
 
-        Raises `NeedsOperator` when it is a PD's: then that PD must be asked (oracle/pd.py).
+        Raises `NeedsOperator` when it is a PD's: then that PD must be asked (oracle/client.py).
         """
         refuse_pd(self._etcd)
         while True:

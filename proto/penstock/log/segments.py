@@ -22,16 +22,20 @@ import contextlib
 import errno
 import itertools
 import logging
+import struct
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from google_crc32c import value
 
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
 from penstock.log.files import File, Files, OsFiles
-from penstock.log.frame import HEADER_SIZE, encode_frames
-from penstock.log.payload_reader import PayloadReader, Unreadable
+from penstock.log.frame import HEADER_SIZE, PAYLOAD_CRC_AT, encode_frames
 from penstock.log.segment import (
     BEGIN,
     BrokenAt,
@@ -53,6 +57,16 @@ EXTENDED_BYTES = 16 << 20
 _segment_dropped = failpoints.point("log.purge.segment_dropped")
 _marked = failpoints.point("log.close.marked")
 _new = tuple.__new__
+
+_CRC = struct.Struct("<I")
+_FILES_MAX = 128
+_BLOCK_BITS = 17
+_BLOCK_BYTES = 1 << _BLOCK_BITS
+_BLOCKS_MAX = 256
+"""Blocks that one call keeps: 32 MiB."""
+
+_ALONE_BYTES = 32 << 10
+"""From this length on a block would mostly be read to be thrown away."""
 
 
 class Place(NamedTuple):
@@ -93,7 +107,7 @@ class Segments:
         self._extended = self._live.end  # The live file's length, if that is more than its end.
         self._spent = False  # True once the live file must not be written to again.
         self._marked = True  # True while nothing lies after the mark of a clean shutdown.
-        self._reader = PayloadReader(folder, files)
+        self._reader = _Reader(folder, files)
         self._repair: Callable[[int], bool] = lambda number: False
         self._synced_largest_ts = self.largest_ts = self._live.earlier_largest_ts
         """The largest timestamp in the log; its opener raises this to the timestamps it knows."""
@@ -319,7 +333,7 @@ class Segments:
                 self._file.sync()
                 _marked()
         self._file.close()
-        self._reader.forget_all()
+        self._reader.forget()
 
     def _succeed(self, epoch: tuple[int, int] | None = None) -> Segment:
         """Start the next segment, which seals the live segment at its end."""
@@ -356,6 +370,91 @@ class Segments:
         """Preallocate for a write that ends at `end`, and some more; failure is harmless."""
         most = max(end, self._bytes_max)
         self._extended = max(end, self._file.extend(min(end + EXTENDED_BYTES, most)))
+
+
+class Unreadable(Retryable):
+    """The disk cannot read stored bytes."""
+
+    def __init__(self, path: Path, offset: int, error: OSError) -> None:
+        super().__init__(
+            f"{path}, offset {offset}: cannot be read: {error}", code=Code.DISK_FAILING
+        )
+        self.path = str(path)
+        self.errno = error.errno
+
+
+class _Reader:
+    """Open segments, the least recently used of which are closed; for any number of threads.
+
+    A pull wants a Prewrite here and a Commit a little further on, thousands of times. With one
+    `pread` for each block of 128 KiB, which serves many neighbouring records, the system calls all
+    but vanish; a large payload is read separately. See files.py for why there is no map.
+    """
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._folder = folder
+        self._files = files
+        self._open: OrderedDict[int, File] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read_many(self, positions: Sequence[tuple[int, int, int]]) -> list[bytes]:
+        """Return the payloads at `positions`, in that order.
+
+        Raises `Corrupt` for bytes that have changed, `Retryable` when the disk fails.
+        """
+        payloads: list[bytes] = []
+        blocks: dict[int, bytes] = {}
+        unpack, mask = _CRC.unpack_from, _BLOCK_BYTES - 1
+        crc_before = HEADER_SIZE - PAYLOAD_CRC_AT
+        for segment, offset, length in positions:
+            begin = (offset & mask) + HEADER_SIZE
+            end = begin + length
+            if length >= _ALONE_BYTES or end > _BLOCK_BYTES:
+                block = self.read(segment, offset, HEADER_SIZE + length)
+                begin, end = HEADER_SIZE, HEADER_SIZE + length
+            else:
+                key = segment << 48 | offset >> _BLOCK_BITS
+                if key not in blocks:
+                    if len(blocks) >= _BLOCKS_MAX:
+                        blocks.clear()
+                    blocks[key] = self.read(segment, offset & ~mask, _BLOCK_BYTES)
+                block = blocks[key]
+            payload = block[begin:end]
+            if len(block) < end or unpack(block, begin - crc_before)[0] != value(payload):
+                path = self._folder / segment_name(segment)
+                raise Corrupt(
+                    str(path),
+                    offset,
+                    f"the {length} bytes stored here have changed",
+                    code=Code.SEGMENT_DAMAGED,
+                )
+            payloads.append(payload)
+        return payloads
+
+    def file(self, number: int) -> File:
+        """Return segment `number`, open for reading; raise `OSError`."""
+        with self._lock:
+            file = self._open.get(number)
+            if file is None:
+                file = self._open[number] = self._files.open(self._folder / segment_name(number))
+                if len(self._open) > _FILES_MAX:  # Closed when its last reader is done.
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(number)
+            return file
+
+    def forget(self, *numbers: int) -> None:
+        """Close these segments, or all without any, once their last reader is done."""
+        with self._lock:
+            for number in numbers or [*self._open]:
+                self._open.pop(number, None)
+
+    def read(self, number: int, offset: int, length: int) -> bytes:
+        """Return bytes of a segment, fewer only at its end; `Retryable` if the disk fails."""
+        try:
+            return self.file(number).read(offset, length)
+        except OSError as error:
+            raise Unreadable(self._folder / segment_name(number), offset, error) from error
 
 
 class MissingSegments(Corrupt):

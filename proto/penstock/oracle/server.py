@@ -41,7 +41,7 @@ from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable, code_fields, coded
-from penstock.node.requests import parsed
+from penstock.http2.messages import parsed
 from penstock.oracle.client import COUNT_MAX, LEADER_KEY
 from penstock.pb import pdpb_pb2
 from penstock.ts import LOGICAL_END, compose, physical_ms
@@ -157,7 +157,7 @@ class OracleServer:
     ) -> AsyncIterator[pdpb_pb2.TsoResponse]:
         header = pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
         async for data in requests:
-            request = await parsed(pdpb_pb2.TsoRequest, data, context)
+            request = await parsed(context, pdpb_pb2.TsoRequest, data)
             last_ts = await self._answer(request, context)
             yield pdpb_pb2.TsoResponse(
                 header=header,
@@ -168,7 +168,7 @@ class OracleServer:
             )
 
     async def _get_members(self, data: bytes, context: Any) -> pdpb_pb2.GetMembersResponse:
-        await parsed(pdpb_pb2.GetMembersRequest, data, context)
+        await parsed(context, pdpb_pb2.GetMembersRequest, data)
         answer = pdpb_pb2.GetMembersResponse(
             header=pdpb_pb2.ResponseHeader(cluster_id=self._cluster_id)
         )

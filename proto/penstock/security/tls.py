@@ -34,8 +34,8 @@ import grpc.aio
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.security.databases import trusting
 from penstock.security.roles import parsed_roles, roles_for
-from penstock.security.trust import trusting
 from penstock.settings.setting import out_of_range, setting
 
 log = logging.getLogger(__name__)

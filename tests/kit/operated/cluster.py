@@ -39,7 +39,7 @@ from penstock.cluster.node_registry import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_fields
-from penstock.node.facts import reply_of
+from penstock.node.output import reply_of
 from penstock.pb import penstock_pb2
 from penstock.ts import compose, physical_ms, seconds_between
 from penstock.wire.codec import decode_binlog

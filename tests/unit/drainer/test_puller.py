@@ -20,7 +20,7 @@ from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.cluster.records import LastWord, LostPump
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
-from penstock.node.facts import lines_of
+from penstock.node.output import lines_of
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from drainer.ddl.tidb_servers import Unlogged, servers_without_binlog
-from penstock.node.facts import lines_of
+from penstock.node.output import lines_of
 from penstock.schema.model import TableInfo
 from penstock.schema.tidb_json import table_from_json, table_to_json
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
-from penstock.wire import batch
+from penstock.wire import protowire
 
 BIG = bytes(300_000)
 SIZES = st.sampled_from([0, 1, 127, 128, 1000, 16_383, 16_384, 300_000])
@@ -21,10 +21,10 @@ def same_heads(payload: bytes) -> None:
         binlog = binlog_pb2.Binlog.FromString(payload)
     except DecodeError:
         with pytest.raises(DecodeError):
-            batch.peek_binlog(payload)
+            protowire.peek_binlog(payload)
         return
     expected = (binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key)
-    assert batch.peek_binlog(payload) == expected
+    assert protowire.peek_binlog(payload) == expected
 
 
 @given(st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.lists(SIZES, max_size=6))
@@ -33,9 +33,9 @@ def test_a_write_batch_is_read_as_it_was_written(
 ) -> None:
     payloads = [bytes(size) for size in sizes]
     message = penstock_pb2.WriteBatch(cluster_id=cluster_id, seq=seq, payloads=payloads)
-    data = batch.encode_write_batch(cluster_id, seq, payloads)
+    data = b"".join(protowire.write_batch_pieces(cluster_id, seq, payloads))
     assert data == message.SerializeToString()
-    found = batch.decode_write_batch(data)
+    found = protowire.decode_write_batch(data)
     assert (found[0], found[1], list(found[2])) == (cluster_id, seq, payloads)
 
 
@@ -46,14 +46,14 @@ def test_a_write_request_is_read_as_protobuf_reads_it(
     message = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=bytes(size))
     data = message.SerializeToString() + tail  # Of what is there twice, the last counts.
     expected = pump_pb2.WriteBinlogReq.FromString(data)
-    assert batch.decode_write_request(data) == (expected.clusterID, expected.payload)
+    assert protowire.decode_write_request(data) == (expected.clusterID, expected.payload)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 150_000, 300_000])
 def test_a_write_request_cut_short_is_refused(cut: int) -> None:
     data = pump_pb2.WriteBinlogReq(clusterID=1, payload=BIG).SerializeToString()
     with pytest.raises(DecodeError):
-        batch.decode_write_request(data[:-cut])
+        protowire.decode_write_request(data[:-cut])
 
 
 @given(st.lists(st.tuples(SIZES, INT64), max_size=6))
@@ -61,7 +61,7 @@ def test_a_pull_batch_is_read_as_it_was_written(entries: list[tuple[int, int]]) 
     payloads, timestamps = [bytes(size) for size, _ in entries], [ts for _, ts in entries]
     beginnings = [payload[: len(payload) // 3] for payload in payloads]
     endings = [payload[len(payload) // 3 :] for payload in payloads]
-    data = batch.encode_pull_batch(timestamps, beginnings, endings)
+    data = protowire.encode_pull_batch(timestamps, beginnings, endings)
     message = penstock_pb2.PullBatch.FromString(data)
     assert (list(message.payloads), list(message.commit_ts)) == (payloads, timestamps)
 
@@ -107,6 +107,6 @@ def test_an_unusual_binlog_is_judged_by_protobuf(tail: bytes) -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 150_000, 300_000])
 def test_a_batch_cut_short_is_refused(cut: int) -> None:
-    data = batch.encode_write_batch(1, 2, [BIG])
+    data = b"".join(protowire.write_batch_pieces(1, 2, [BIG]))
     with pytest.raises(DecodeError):
-        batch.decode_write_batch(data[:-cut])
+        protowire.decode_write_batch(data[:-cut])

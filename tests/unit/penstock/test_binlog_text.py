@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from penstock.node.output import describe, kind_of, line_of, printable, time_text
 from penstock.ts import compose
 from penstock.wire.binlog import (
     Binlog,
@@ -9,7 +10,6 @@ from penstock.wire.binlog import (
     TableMutation,
     fake_binlog,
 )
-from penstock.wire.binlog_text import describe, kind_of, line_of, printable, time_text
 from penstock.wire.codec import encode_prewrite_value
 
 TS = compose(1_700_000_000_016, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.node.facts import NO_TEXT, facts_in, reply_of
+from penstock.node.output import NO_TEXT, facts_in, reply_of
 from penstock.pb import penstock_pb2
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.log.chunks import before_rows, head_of, parsed_head
 from penstock.pb import binlog_pb2
-from penstock.wire import batch
+from penstock.wire import protowire
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from penstock.wire.codec import decode_binlog, decode_origin, encode_binlog
 
@@ -45,7 +45,7 @@ def test_a_commit_behind_a_prewrite_leaves_its_origin() -> None:
 def test_a_large_binlog_with_an_origin_is_walked_and_not_copied() -> None:
     large = Binlog(tp=BinlogType.PREWRITE, start_ts=7, prewrite_value=bytes(200 << 10), origin=HERE)
     numbers = {0x08: 0, 0x10: 0, 0x18: 0, 0x38: 0}
-    assert batch._is_plain(encode_binlog(large), numbers, {**batch._JUMPED_OVER, 0x22: []})
+    assert protowire._is_plain(encode_binlog(large), numbers, {**protowire._JUMPED_OVER, 0x22: []})
     assert tuple(numbers.values()) == (0, 7, 0, 0)
 
 

@@ -19,7 +19,7 @@ from penstock.log.files import DRAFT, OsFiles
 from penstock.log.repair import Donor
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
-from penstock.node.facts import lines_of
+from penstock.node.output import lines_of
 from pump.replication.protocol.messages import (
     READ_BYTES_MAX,
     Ask,
