@@ -17,8 +17,8 @@ from penstock.errors import Retryable
 from penstock.ts import seconds_between
 from penstock_local.etcd import EtcdServer
 from penstock_local.kafka import KafkaServer
-from penstock_local.mariadb import MariadbServer
 from penstock_local.process import ServerProcess, free_port, python_module
+from penstock_local.sql_server import MariadbServer
 from penstock_local.tidb import PdAndTikv
 
 ONLINE_S_MAX = 60.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -36,25 +35,6 @@ def program() -> str:
     return on_path
 
 
-@dataclass(frozen=True, kw_only=True)
-class EtcdTls:
-    """PEM files of an etcd that accepts clients only by TLS and with a certificate."""
-
-    ca: Path
-    cert: Path
-    key: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """One of several members, as all of them must know it."""
-
-    name: str
-    peer_url: str
-    all: str
-    """`name=peer_url` of every member, comma-separated."""
-
-
 class EtcdServer(ServerProcess):
     """One etcd whose ports and data stay the same over restarts."""
 
@@ -63,31 +43,37 @@ class EtcdServer(ServerProcess):
         home: Path,
         *,
         durable: bool = True,
-        tls: EtcdTls | None = None,
-        member: Member | None = None,
+        tls: tuple[Path, Path, Path] | None = None,
+        name: str = "default",
+        peer_url: str = "",
+        members: str = "",
     ) -> None:
+        """With `tls`, its CA, certificate and key, it accepts only clients with a certificate.
+
+        `members` is `name=peer_url` of every member, comma-separated.
+        """
         client, self._health_url = free_port(), f"http://127.0.0.1:{free_port()}"
         self.url = f"https://127.0.0.1:{client}" if tls else f"127.0.0.1:{client}"
         client_url = self.url if tls else f"http://{self.url}"
-        if member is None:
-            peer_url = f"http://127.0.0.1:{free_port()}"
-            member = Member(name="default", peer_url=peer_url, all=f"default={peer_url}")
+        peer_url = peer_url or f"http://127.0.0.1:{free_port()}"
+        files = zip(("--trusted-ca-file", "--cert-file", "--key-file"), tls or (), strict=False)
         super().__init__(
             [
                 program(),
-                f"--name={member.name}",
+                f"--name={name}",
                 f"--data-dir={home / 'data'}",
                 f"--listen-client-urls={client_url}",
                 f"--advertise-client-urls={client_url}",
-                f"--listen-peer-urls={member.peer_url}",
-                f"--initial-advertise-peer-urls={member.peer_url}",
-                f"--initial-cluster={member.all}",
+                f"--listen-peer-urls={peer_url}",
+                f"--initial-advertise-peer-urls={peer_url}",
+                f"--initial-cluster={members or f'{name}={peer_url}'}",
                 # Health and metrics without TLS.
                 f"--listen-metrics-urls={self._health_url}",
                 "--logger=zap",
                 "--log-level=warn",
                 *([] if durable else ["--unsafe-no-fsync"]),
-                *(_tls_flags(tls) if tls else []),
+                *(f"{flag}={path}" for flag, path in files),
+                *(["--client-cert-auth"] if tls else []),
             ],
             log=home / "etcd.log",
         )
@@ -120,11 +106,7 @@ class EtcdCluster:
         urls = [f"http://127.0.0.1:{free_port()}" for _ in range(count)]
         members = ",".join(f"m{i}={url}" for i, url in enumerate(urls))
         self.members = [
-            EtcdServer(
-                home / f"m{i}",
-                durable=durable,
-                member=Member(name=f"m{i}", peer_url=url, all=members),
-            )
+            EtcdServer(home / f"m{i}", durable=durable, name=f"m{i}", peer_url=url, members=members)
             for i, url in enumerate(urls)
         ]
         self.url = ",".join(member.url for member in self.members)
@@ -151,12 +133,3 @@ class EtcdCluster:
         """Kill all members; without a majority they cannot shut down cleanly anyway."""
         for member in self.members:
             member.kill()
-
-
-def _tls_flags(tls: EtcdTls) -> list[str]:
-    return [
-        f"--cert-file={tls.cert}",
-        f"--key-file={tls.key}",
-        f"--trusted-ca-file={tls.ca}",
-        "--client-cert-auth",
-    ]

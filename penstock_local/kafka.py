@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import socket
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +12,8 @@ from typing import Self
 
 from drainer.spark.jvm import use_java
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
-from penstock_local.process import UNPACKED, ServerProcess, free_port
+from penstock.errors import NeedsOperator
+from penstock_local.process import UNPACKED, ServerProcess, completed, free_port
 
 START_S_MAX = 120.0
 _HEAP = "-Xmx320m"
@@ -94,16 +91,9 @@ class KafkaServer(ServerProcess):
         made.chmod(0o600)  # It may have passwords.
         cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "x")
         command = self.java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(made))
-        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=120)
-        if done.returncode != 0:
-            raise NeedsOperator(
-                f"Kafka's StorageTool failed: {done.stdout}{done.stderr}",
-                "see the lines above",
-                Code.CHILD_FAILED,
-            )
+        completed(command, timeout=120)
 
     def _properties(self) -> dict[str, object]:
-        secured = self._secured() if self._security else {}
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
@@ -121,14 +111,12 @@ class KafkaServer(ServerProcess):
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 1,
             "group.initial.rebalance.delay.ms": 0,
-            **secured,
+            **(self._secured(self._security) if self._security else {}),
             **self._settings,
         }
 
-    def _secured(self) -> dict[str, object]:
+    def _secured(self, security: KafkaSecurity) -> dict[str, object]:
         """Return the settings of a secured client listener; the broker is also a client."""
-        security = self._security
-        assert security is not None
         keys = self.home / "broker.pem"
         keys.write_bytes(security.key.read_bytes() + security.cert.read_bytes())
         keys.chmod(0o600)
@@ -150,12 +138,9 @@ class KafkaServer(ServerProcess):
 
     def start(self) -> Self:
         """Start it and wait until it takes connections; raise `Retryable` with its log if not."""
-        super().start()
-        deadline_s = time.monotonic() + START_S_MAX
-        while time.monotonic() < deadline_s and self.is_running:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
-                return self
-            time.sleep(0.05)
-        self.kill()
-        raise Retryable(f"Kafka does not start: {self.log_tail()}", Code.CHILD_FAILED)
+
+        def takes_connections() -> bool:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            return True
+
+        return super().start().until(takes_connections, START_S_MAX)

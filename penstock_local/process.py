@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -87,6 +87,17 @@ def built(name: str, program: str) -> str:
             Code.PACKAGE_MISSING,
         )
     return str(path)
+
+
+def completed(command: Sequence[str], **options: Any) -> None:
+    """Run a command to its end; raise `NeedsOperator` with its output if it fails."""
+    done = subprocess.run(command, capture_output=True, check=False, text=True, **options)
+    if done.returncode != 0:
+        raise NeedsOperator(
+            f"{Path(command[0]).name} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}",
+            "see the lines above",
+            Code.CHILD_FAILED,
+        )
 
 
 STOP_S_MAX = 30.0
@@ -166,16 +177,22 @@ class ServerProcess:
             )
         return self
 
-    def until_answers(self, url: str, within_s: float) -> Self:
-        """Return once the page at `url` answers; raise `Retryable` with the log otherwise."""
+    def until(self, is_ready: Callable[[], bool], within_s: float) -> Self:
+        """Return once `is_ready`, for which an `OSError` means no.
+
+        Raises `Retryable` with the log once the process has ended, or after `within_s`.
+        """
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s and self.is_running:
-            try:
-                with open_local(url, timeout_s=1):
+            with contextlib.suppress(OSError):
+                if is_ready():
                     return self
-            except OSError:  # urllib's own errors are also OSErrors.
-                time.sleep(0.05)
+            time.sleep(0.05)
         raise Retryable(f"{self.log.stem} does not start: {self.log_tail()}", Code.CHILD_FAILED)
+
+    def until_answers(self, url: str, within_s: float) -> Self:
+        """As `until`, for a page at `url`."""
+        return self.until(lambda: open_local(url, timeout_s=1).close() is None, within_s)
 
     def send(self, number: signal.Signals) -> None:
         if self.is_running:

@@ -1,21 +1,21 @@
-"""A private SQL server: MariaDB or MySQL with its own data folder, loopback only, durable
-commits.
+"""A private SQL server: MariaDB or MySQL with its own data folder, loopback only, durable commits.
+
+A MariaDB is the machine's own, or a newer release that is unpacked beside it. A MySQL is unpacked
+from a Debian release that includes it. `deploy/servers.sh` unpacks both.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 import pymysql
 
-from penstock.codes import Code
-from penstock.errors import Retryable
-from penstock_local.process import ServerProcess, free_port
+from penstock_local.process import ServerProcess, Unpacked, completed, free_port, program
 
 USER = "penstock"
 
@@ -36,17 +36,15 @@ class SqlProcess(ServerProcess):
 
     def start(self) -> Self:
         """Start it and wait until it answers; raise `Retryable` with its log when it does not."""
-        super().start()
-        deadline = time.monotonic() + self.start_s_max
-        while time.monotonic() < deadline and self.is_running:
+
+        def answers() -> bool:
             try:
                 self.connect().close()
-                return self
             except pymysql.err.OperationalError:
-                time.sleep(0.02)
-        raise Retryable(
-            f"{type(self).__name__} does not start: {self.log_tail()}", Code.CHILD_FAILED
-        )
+                return False
+            return True
+
+        return super().start().until(answers, self.start_s_max)
 
     def connect(self, **options: Any) -> pymysql.connections.Connection[Any]:
         """Open a connection, with autocommit unless `options` say otherwise."""
@@ -56,22 +54,14 @@ class SqlProcess(ServerProcess):
         )
 
     def query(self, sql: str, **options: Any) -> list[tuple[Any, ...]]:
-        connection = self.connect(**options)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(sql)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
+        with closing(self.connect(**options)) as connection, connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
 
     def run(self, *statements: str) -> None:
-        connection = self.connect()
-        try:
-            with connection.cursor() as cursor:
-                for statement in statements:
-                    cursor.execute(statement)
-        finally:
-            connection.close()
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
 
 
 class SqlServer(SqlProcess):
@@ -79,7 +69,7 @@ class SqlServer(SqlProcess):
 
     def __init__(self, home: Path, program: list[str], options: list[str]) -> None:
         """`program` is the command with its own options; `options` come last and override."""
-        self.home = home
+        self.home, self._program = home, program
         self.port = free_port()
         # Awkward on purpose: it must survive a URL.
         self.password = secrets.token_urlsafe(12) + ":/@#"
@@ -107,7 +97,7 @@ class SqlServer(SqlProcess):
             log=home / "server.log",
         )
 
-    def write_users(self) -> None:
+    def _write_users(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
         who = f"'{self.user}'@'%'"
         (self.home / "init.sql").write_text(
@@ -115,7 +105,112 @@ class SqlServer(SqlProcess):
             f"GRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
         )
 
+    def _run_setup(self, *options: str, **how: Any) -> None:
+        """Run the server itself once, to create its data."""
+        folders = [f"--datadir={self.home / 'data'}", f"--tmpdir={self.home}"]
+        completed([*self._program, *self.as_root, *options, *folders], **how)
+
     def end(self) -> tuple[str, int]:
         """Return the newest binlog file and its size; the server must write a binlog."""
         file, position, *_ = self.query("SHOW BINARY LOGS")[-1]
         return str(file), int(position)
+
+
+def _unpacked_program(unpacked: Unpacked, program: str, share: str) -> list[str]:
+    root = unpacked.root
+    return [
+        *unpacked.command(program),
+        "--no-defaults",
+        f"--basedir={root}",
+        f"--lc-messages-dir={root}/share/{share}",
+        f"--character-sets-dir={root}/share/{share}/charsets",
+        f"--plugin-dir={root}/lib/mysql/plugin",
+    ]
+
+
+_LOG_SIZE = "--innodb-log-file-size=64M"
+_SYSTEM_TABLES = (
+    "mariadb_system_tables.sql",
+    "mariadb_performance_tables.sql",
+    "mariadb_system_tables_data.sql",
+    "fill_help_tables.sql",
+    "mariadb_sys_schema.sql",
+)
+
+
+class MariadbServer(SqlServer):
+    """One MariaDB; an `unpacked` server is not the machine's own."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        buffer_pool_mib: int = 128,
+        options: tuple[str, ...] = (),
+        unpacked: Unpacked | None = None,
+    ) -> None:
+        """`options` come last on the command line and override; see `mariadb_binlog_options`."""
+        self._unpacked = unpacked
+        command = (
+            [program("mariadbd", "mysqld"), "--no-defaults"]
+            if unpacked is None
+            else (_unpacked_program(unpacked, "sbin/mariadbd", "mariadb"))
+        )
+        size = f"--innodb-buffer-pool-size={buffer_pool_mib}M"
+        super().__init__(
+            home, command, ["--character-set-server=utf8mb4", _LOG_SIZE, size, *options]
+        )
+
+    def install(self) -> None:
+        self._write_users()
+        if self._unpacked is not None:
+            scripts = self._unpacked.root / "share" / "mariadb"
+            (self.home / "data" / "mysql").mkdir(parents=True, exist_ok=True)
+            sql = "USE mysql;\n" + "".join((scripts / name).read_text() for name in _SYSTEM_TABLES)
+            self._run_setup("--bootstrap", "--skip-log-bin", _LOG_SIZE, input=sql)
+            return
+        command = [program("mariadb-install-db", "mysql_install_db"), "--no-defaults"]
+        command += [f"--datadir={self.home / 'data'}", "--auth-root-authentication-method=normal"]
+        # --force: also on a host whose own name does not resolve.
+        command += ["--skip-test-db", "--skip-name-resolve", "--force", _LOG_SIZE, *self.as_root]
+        # Concurrent installations must not share a folder of temporary tables.
+        completed(command, env={**os.environ, "TMPDIR": str(self.home)})
+
+
+class MysqlServer(SqlServer):
+    """One MySQL with the defaults of its release, charset and collation included."""
+
+    def __init__(
+        self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
+    ) -> None:
+        """`options` come last on the command line and override; see `mysql_binlog_options`."""
+        command = _unpacked_program(Unpacked("mysql"), "sbin/mysqld", "mysql")
+        command += ["--mysqlx=OFF", "--secure-file-priv=NULL"]
+        super().__init__(home, command, [f"--innodb-buffer-pool-size={buffer_pool_mib}M", *options])
+
+    def install(self) -> None:
+        self._write_users()
+        self._run_setup("--initialize-insecure")
+
+
+# The options of a server that others can replicate from, and follow by GTID.
+
+
+def mariadb_binlog_options(server_id: int = 1) -> tuple[str, ...]:
+    return (
+        "--log-bin=mysql-bin",
+        f"--server-id={server_id}",
+        "--binlog-format=ROW",
+        "--binlog-row-image=FULL",
+        "--binlog-checksum=CRC32",
+        "--log-slave-updates",
+    )
+
+
+def mysql_binlog_options(server_id: int = 1) -> tuple[str, ...]:
+    return (
+        "--log-bin=mysql-bin",
+        f"--server-id={server_id}",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+    )

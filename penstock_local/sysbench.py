@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.process import ServerProcess, program
+from penstock_local.process import ServerProcess, completed, program
 from penstock_local.sql_server import SqlProcess
 
 WORKLOAD = "oltp_read_write"
@@ -51,16 +51,7 @@ class Sysbench:
 
     def prepare(self, threads: int = 1) -> None:
         self.server.run(f"CREATE DATABASE IF NOT EXISTS `{self.schema}`")
-        command = self.command("prepare", f"--threads={threads}")
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_PREPARE_S_MAX
-        )
-        if done.returncode != 0:
-            raise NeedsOperator(
-                f"sysbench prepare failed: {done.stdout}{done.stderr}",
-                "see the lines above",
-                Code.CHILD_FAILED,
-            )
+        completed(self.command("prepare", f"--threads={threads}"), timeout=_PREPARE_S_MAX)
 
     def running(self, log: Path, *options: str) -> SysbenchRun:
         """Return a run, not started; options such as `--threads=4`, `--time=30`, `--rate=500`."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Self
 
-from penstock.codes import Code
-from penstock.errors import Retryable
 from penstock_local.process import ServerProcess, built, free_port
 from penstock_local.sql_server import SqlProcess
 
@@ -37,12 +34,7 @@ class PdAndTikv(ServerProcess):
         """Start it and wait until both parts answer; raise `Retryable` with its log if not."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         super().start()
-        deadline_s = time.monotonic() + READY_S_MAX
-        while time.monotonic() < deadline_s and self.is_running:
-            if b"ready: PD at" in self.log.read_bytes()[begin:]:
-                return self
-            time.sleep(0.05)
-        raise Retryable(f"pd-tikv does not start: {self.log_tail()}", Code.CHILD_FAILED)
+        return self.until(lambda: b"ready: PD at" in self.log.read_bytes()[begin:], READY_S_MAX)
 
 
 class TidbServer(SqlProcess):
@@ -68,7 +60,25 @@ class TidbServer(SqlProcess):
         """`settings` are TOML lines that come first in the file, outside any section."""
         self.home = home
         self.port, self.status_port = free_port(), free_port()
-        self._settings = settings + _settings(home, pd, is_upstream=is_upstream)
+        # No path below /tmp that another TiDB shares, and no telemetry.
+        store, path = ("unistore", str(home / "data")) if pd is None else ("tikv", pd.url)
+        lines = [
+            f'store = "{store}"',
+            f'path = "{path}"',
+            'socket = ""',
+            f'tmp-storage-path = "{home / "tmp"}"',
+            f'temp-dir = "{home / "tmp"}"',
+            "enable-telemetry = false",
+            "[log]",
+            'level = "warn"',
+            f'slow-query-file = "{home / "slow.log"}"',
+            "[tikv-client]",
+            # The store answers one call at a time only.
+            "max-batch-size = 0",
+            "[binlog]",
+            f"enable = {str(pd is not None and is_upstream).lower()}",
+        ]
+        self._settings = settings + "\n".join([*lines, ""])
         super().__init__(
             [
                 "env",
@@ -91,25 +101,3 @@ class TidbServer(SqlProcess):
         # The fast path fills an index with whole files, which the store does not accept.
         self.run("SET GLOBAL tidb_ddl_enable_fast_reorg = OFF")
         return self
-
-
-def _settings(home: Path, pd: PdAndTikv | None, *, is_upstream: bool) -> str:
-    """Return the file: no path below /tmp that another TiDB shares, and no telemetry."""
-    store, path = ("unistore", str(home / "data")) if pd is None else ("tikv", pd.url)
-    lines = [
-        f'store = "{store}"',
-        f'path = "{path}"',
-        'socket = ""',
-        f'tmp-storage-path = "{home / "tmp"}"',
-        f'temp-dir = "{home / "tmp"}"',
-        "enable-telemetry = false",
-        "[log]",
-        'level = "warn"',
-        f'slow-query-file = "{home / "slow.log"}"',
-        "[tikv-client]",
-        # The store answers one call at a time only.
-        "max-batch-size = 0",
-        "[binlog]",
-        f"enable = {str(pd is not None and is_upstream).lower()}",
-    ]
-    return "\n".join(lines) + "\n"

@@ -1,20 +1,35 @@
-"""Compares a downstream with the expected tables: row counts and checksums, table by table."""
+"""Compares a downstream with the expected tables: row counts and checksums, table by table.
+
+A Kafka's canal-json is first folded into a SQLite, without the Drainer's code:
+
+    console consumer ──> a line for each message ──> by commit_ts ──> DDL, delete or insert
+
+SQLite runs the demo's DDL unchanged except for a few words (`_SPELLINGS`); it would turn a DECIMAL
+into a float.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from penstock.codes import Code
+from penstock.errors import Retryable
 from penstock_local.demo.workload import Tables
+from penstock_local.kafka import KafkaServer
 from penstock_local.sql_server import SqlProcess
 
 
@@ -30,12 +45,18 @@ class Verdict:
     def identical(self) -> bool:
         return self.expected == self.found
 
+    @property
+    def counts(self) -> list[str]:
+        return [f"{side[0]:,}" if side else "no table" for side in (self.expected, self.found)]
+
+    @property
+    def sums(self) -> list[str]:
+        return [side[1] if side else "-" for side in (self.expected, self.found)]
+
 
 def compare(tables: Tables, sink_url: str, schema: str) -> list[Verdict]:
-    found = dict(fingerprints(sink_url, schema))
     expected = {name: fingerprint(rows.values()) for name, rows in tables.items()}
-    names = sorted(expected.keys() | found.keys())
-    return [Verdict(name, expected.get(name), found.get(name)) for name in names]
+    return judged(expected, dict(fingerprints(sink_url, schema)))
 
 
 def fingerprint(rows: Iterable[tuple[object, ...]]) -> tuple[int, str]:
@@ -113,19 +134,15 @@ Sums = Mapping[str, tuple[int, str]]
 
 
 def sums(server: SqlProcess, schema: str) -> Sums:
-    found = server.query(f"SHOW FULL TABLES IN `{schema}`") if _has(server, schema) else []
-    names = [str(name) for name, kind in found if kind == "BASE TABLE"]
+    has_schema = (schema,) in server.query("SHOW DATABASES")
+    found = server.query(f"SHOW FULL TABLES IN `{schema}`") if has_schema else []
     sums = {}
-    for name in names:
+    for name in (str(name) for name, kind in found if kind == "BASE TABLE"):
         table = f"`{schema}`.`{name.replace('`', '``')}`"
         ((rows,),) = server.query(f"SELECT COUNT(*) FROM {table}")  # noqa: S608
         ((_, checksum),) = server.query(f"CHECKSUM TABLE {table} EXTENDED")
         sums[name] = int(rows), str(checksum)
     return sums
-
-
-def _has(server: SqlProcess, schema: str) -> bool:
-    return schema in {str(name) for (name,) in server.query("SHOW DATABASES")}
 
 
 def judged(upstream: Sums, downstream: Sums) -> list[Verdict]:
@@ -135,7 +152,7 @@ def judged(upstream: Sums, downstream: Sums) -> list[Verdict]:
 
 def lines(verdicts: Sequence[Verdict], checksum: str = "CHECKSUM TABLE") -> list[str]:
     heads = ("table", "rows upstream", "rows downstream", checksum, "downstream")
-    rows = [heads, *map(_cells, verdicts)]
+    rows = [heads, *((each.table, *each.counts, *each.sums) for each in verdicts)]
     widths = [max(len(cells[n]) for cells in rows) for n in range(len(heads))]
     marks = ["", *("equal" if v.identical else "DIFFERENT" for v in verdicts)]
     return [
@@ -146,7 +163,89 @@ def lines(verdicts: Sequence[Verdict], checksum: str = "CHECKSUM TABLE") -> list
     ]
 
 
-def _cells(verdict: Verdict) -> tuple[str, ...]:
-    sides = verdict.expected, verdict.found
-    counts = [f"{side[0]:,}" if side else "no table" for side in sides]
-    return verdict.table, *counts, *(side[1] if side else "-" for side in sides)
+# --- the topics of a Kafka ------------------------------------------------------------------
+
+SILENT_S = 10
+"""After this long without a message, all messages have been read."""
+_COMMIT_TS = re.compile(rb'"commitTs":(\d+)')
+_SPELLINGS = (
+    (r"DECIMAL\([^)]*\)", "TEXT"),
+    (r"\) DEFAULT CHARSET=.*$", ")"),
+    (r"^RENAME TABLE (\S+) TO (\S+)", r"ALTER TABLE \1 RENAME TO \2"),
+)
+
+
+def folded(kafka: KafkaServer, prefix: str, schema: str, home: Path) -> str:
+    """Build an SQLite database of a schema from its topics; return its URL."""
+    lines, path = home / "topics.jsonl", home / "folded.db"
+    _print_topics(kafka, prefix, lines)
+    with closing(sqlite3.connect(path)) as database:
+        for message in in_order(lines):
+            if message["database"] == schema:
+                apply(database, message)
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (name,) in tables:
+            database.execute(f'ALTER TABLE "{name}" RENAME TO "{schema}.{name}"')
+        database.commit()
+    return f"sqlite:///{path}"
+
+
+def _print_topics(kafka: KafkaServer, prefix: str, lines: Path) -> None:
+    """Make the console consumer print all committed messages; raise `Retryable` if it fails.
+
+    It ends once the topics are silent, so they must have no watermarks.
+    """
+    command = kafka.java(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--bootstrap-server", kafka.address, "--include", rf"{re.escape(prefix)}\..*",
+        "--from-beginning", "--isolation-level", "read_committed",
+        "--timeout-ms", str(SILENT_S * 1000),
+    )  # fmt: skip
+    with lines.open("wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False)
+    if b"Processed a total of" not in done.stderr:
+        said = done.stderr.decode(errors="replace")[-2000:]
+        raise Retryable(f"Kafka's console consumer failed: {said}", Code.CHILD_FAILED)
+
+
+def in_order(lines: Path) -> Iterator[Any]:
+    """Yield the messages by commit_ts; equal commit_ts keep their printed order."""
+    places: list[tuple[int, int]] = []
+    with lines.open("rb") as printed:
+        at = 0
+        for line in printed:
+            found = _COMMIT_TS.findall(line)
+            if found:
+                places.append((int(found[-1]), at))
+            at += len(line)
+        for _, at in sorted(places):
+            printed.seek(at)
+            yield json.loads(printed.readline())
+
+
+def apply(database: sqlite3.Connection, message: Any) -> None:
+    if message["isDdl"]:
+        sql = message["sql"]
+        for mysql, sqlite in _SPELLINGS:
+            sql = re.sub(mysql, sqlite, sql)
+        if not sql.startswith("CREATE DATABASE"):
+            database.execute(sql)
+        return
+    table, key = message["table"], message["pkNames"]
+    for row in message["data"]:
+        gone = row if message["type"] == "DELETE" else (message["old"] or [None])[0]
+        if gone is not None:
+            _delete(database, table, {name: gone[name] for name in key or gone})
+        if message["type"] != "DELETE":
+            names, marks = ", ".join(f'"{name}"' for name in row), ", ".join("?" * len(row))
+            sql = f'INSERT INTO "{table}" ({names}) VALUES ({marks})'  # noqa: S608
+            database.execute(sql, tuple(row.values()))
+
+
+def _delete(database: sqlite3.Connection, table: str, row: dict[str, str | None]) -> None:
+    """Delete a single row: a table without a key may have duplicates."""
+    same = " AND ".join(f'"{name}" IS ?' for name in row)
+    found = f'SELECT rowid FROM "{table}" WHERE {same} LIMIT 1'  # noqa: S608
+    sql = f'DELETE FROM "{table}" WHERE rowid = ({found})'  # noqa: S608
+    done = database.execute(sql, tuple(row.values()))
+    assert done.rowcount == 1, f"{table} has no row {row}"

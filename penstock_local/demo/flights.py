@@ -17,9 +17,9 @@ from drainer.reparo import restore as reparo
 from drainer.reparo.reparo_config import ReparoConfig
 from penstock.node.logs import start_logging
 from penstock_local.cluster import Cluster, lag_s
-from penstock_local.demo import comparison, dataset, topics
+from penstock_local.demo import comparison
 from penstock_local.demo.runner import Demo, Say, shown
-from penstock_local.demo.workload import Store, Tables, Workload
+from penstock_local.demo.workload import SCHEMA, Row, Store, Tables, Workload
 from pumpclient import PumpClient
 
 PUMP_DOWN_S = 1.5
@@ -30,24 +30,15 @@ PRESSURE = 13
 """The index of `weather`'s column `pressure`, which the DDL below drops."""
 
 
-def _add_status(tables: Tables) -> None:
-    rows = tables["flights"]
-    for key, row in rows.items():
-        rows[key] = (*row, STATUS_DEFAULT)
+def _replace_rows(table: str, change: Callable[[Row], Row]) -> Callable[[Tables], None]:
+    def effect(tables: Tables) -> None:
+        tables[table] = {key: change(row) for key, row in tables[table].items()}
 
-
-def _create_index(tables: Tables) -> None:
-    """Change nothing: an index changes no row."""
+    return effect
 
 
 def _rename_planes(tables: Tables) -> None:
     tables["aircraft"] = tables.pop("planes")
-
-
-def _drop_pressure(tables: Tables) -> None:
-    rows = tables["weather"]
-    for key, row in rows.items():
-        rows[key] = row[:PRESSURE] + row[PRESSURE + 1 :]
 
 
 def _drop_airlines(tables: Tables) -> None:
@@ -57,11 +48,14 @@ def _drop_airlines(tables: Tables) -> None:
 CHANGES: tuple[tuple[str, Callable[[Tables], None]], ...] = (
     (
         f"ALTER TABLE flights ADD COLUMN status VARCHAR(16) NOT NULL DEFAULT '{STATUS_DEFAULT}'",
-        _add_status,
+        _replace_rows("flights", lambda row: (*row, STATUS_DEFAULT)),
     ),
-    ("CREATE INDEX flights_dest ON flights (dest)", _create_index),
+    ("CREATE INDEX flights_dest ON flights (dest)", lambda tables: None),
     ("RENAME TABLE planes TO aircraft", _rename_planes),
-    ("ALTER TABLE weather DROP COLUMN pressure", _drop_pressure),
+    (
+        "ALTER TABLE weather DROP COLUMN pressure",
+        _replace_rows("weather", lambda row: row[:PRESSURE] + row[PRESSURE + 1 :]),
+    ),
     ("DROP TABLE airlines", _drop_airlines),
 )
 
@@ -79,11 +73,11 @@ class Flights(Demo):
         self.transactions = transactions
 
     def look(self) -> str:
-        self.watch.note_memory()
-        behind_s = lag_s(self.store.ledger.last_commit_ts, self.watch.applied_ts())
-        counters = self.workload.counters
+        self.note_memory()
+        behind_s = lag_s(self.store.ledger.last_commit_ts, self.applied_ts())
+        done = self.workload
         return (
-            f"{self.stage}: {counters.rows:,} rows in {counters.transactions:,} transactions,"
+            f"{self.stage}: {done.rows:,} rows in {done.transactions:,} transactions,"
             f" downstream {behind_s:.1f} s behind"
         )
 
@@ -101,10 +95,10 @@ class Flights(Demo):
         self.catch_up(self.store.ledger.last_commit_ts)
 
     def _disturb(self, say: Say) -> None:
-        since = self.workload.counters.transactions
+        since = self.workload.transactions
         for number, (sql, effect) in enumerate(CHANGES, start=1):
             share = number / (len(CHANGES) + 1)
-            while self.workload.counters.transactions - since < share * self.transactions * 0.9:
+            while self.workload.transactions - since < share * self.transactions * 0.9:
                 time.sleep(0.02)
             self.workload.alter(sql, effect)
             say(sql)
@@ -128,11 +122,9 @@ class Flights(Demo):
     def report(self) -> bool:
         url = self._downstream_url()
         print("\ntable        rows committed  rows downstream  checksums")
-        verdicts = comparison.compare(self.store.ledger.replayed(), url, dataset.SCHEMA)
+        verdicts = comparison.compare(self.store.ledger.replayed(), url, SCHEMA)
         for verdict in verdicts:
-            sides = verdict.expected, verdict.found
-            counts = [f"{side[0]:,}" if side else "no table" for side in sides]
-            sums = [side[1] if side else "-" for side in sides]
+            counts, sums = verdict.counts, verdict.sums
             outcome = (
                 f"identical {sums[0]}" if verdict.identical else f"DIFFERENT {sums[0]} / {sums[1]}"
             )
@@ -141,22 +133,17 @@ class Flights(Demo):
 
     def _downstream_url(self) -> str:
         """Return the URL of tables with everything that the sink received."""
-        cluster = self.cluster
-        if cluster.sink_url.startswith("file:"):
-            return restored(cluster)
-        if cluster.kafka:
+        home, url = self.cluster.home, self.cluster.sink_url
+        if url.startswith("file:"):
+            folder, url = home / "files", f"sqlite:///{home / 'restored.db'}"
+            sizes = [path.stat().st_size for path in folder.glob("binlog-*")]
+            what = f"{len(sizes)}, of {sum(sizes):,} bytes"
+            print(f"\nfiles: {what}: restoring by penstock reparo", flush=True)
+            print(reparo.run(ReparoConfig(data_dir=str(folder), sink=url)))
+        elif self.cluster.kafka:
             print("\nkafka: reading all topics by Kafka's console consumer", flush=True)
-            return topics.folded(cluster.kafka, TOPICS_PREFIX, dataset.SCHEMA, cluster.home)
-        return cluster.sink_url
-
-
-def restored(cluster: Cluster) -> str:
-    folder, url = cluster.home / "files", f"sqlite:///{cluster.home / 'restored.db'}"
-    names = [path.name for path in folder.glob("binlog-*")]
-    size = sum((folder / name).stat().st_size for name in names)
-    print(f"\nfiles: {len(names)}, of {size:,} bytes: restoring by penstock reparo", flush=True)
-    print(reparo.run(ReparoConfig(data_dir=str(folder), sink=url)))
-    return url
+            return comparison.folded(self.cluster.kafka, TOPICS_PREFIX, SCHEMA, home)
+        return url
 
 
 def run(home: Path, sink: str, transactions: int, rows_max: int | None) -> bool:

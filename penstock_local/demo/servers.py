@@ -16,6 +16,7 @@ renames or drops one of its tables, or drops one of its columns.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,16 +28,15 @@ from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from penstock.codes import Code, code_named
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.logs import start_logging
 from penstock.oracle.client import Oracle, OracleClient
-from penstock_local.cluster import Cluster
+from penstock_local.cluster import Cluster, lag_s
 from penstock_local.demo.comparison import Sums, fingerprints, judged, lines, sums
 from penstock_local.demo.runner import CATCH_UP_S_MAX, Demo, Say, shown
-from penstock_local.mariadb import MariadbServer, binlog_options
 from penstock_local.mysql_source import MysqlSource
 from penstock_local.process import ServerProcess
-from penstock_local.sql_server import SqlProcess
+from penstock_local.sql_server import MariadbServer, SqlProcess, mariadb_binlog_options
 from penstock_local.sysbench import WORKLOAD, Sysbench, SysbenchRun
 from penstock_local.tidb import PdAndTikv, TidbServer
 from pumpclient import PumpClient
@@ -164,8 +164,13 @@ class ServerDemo(Demo):
         super().close()
 
     def look(self) -> str:
-        self.watch.note_memory()
-        downstream = self.watch.downstream_line(self.oracle)
+        self.note_memory()
+        downstream = "no time to be had"
+        with contextlib.suppress(PenstockError):
+            behind_s = lag_s(self.oracle.get_ts(), applied_ts := self.applied_ts())
+            downstream = (
+                f"downstream as of {behind_s:.1f} s ago" if applied_ts else "downstream empty"
+            )
         parts = (self.load.rate_line(), self.source_line(), downstream)
         return f"{self.stage}: {', '.join(filter(None, parts))}"
 
@@ -186,7 +191,7 @@ class ServerDemo(Demo):
                 self.act(step, say)
             else:
                 self._execute(step.sql, say)
-            self.watch.check()
+            self.check()
         done, again = self.load.ended(size.seconds + END_S_MAX)
         say(f"sysbench is done: {done:,} transactions, {again:,} errors tried again")
         self.stage = "catching up"
@@ -220,19 +225,16 @@ class ServerDemo(Demo):
         return self.verdict(verdicts, TABLES + 1, is_equal=self.verified())
 
     def _execute(self, statements: tuple[str, ...], say: Say) -> None:
-        connection = self.upstream.connect(database=self.sysbench.schema)
+        connected = contextlib.closing(self.upstream.connect(database=self.sysbench.schema))
         try:
-            with connection.cursor() as cursor:
+            with connected as connection, connection.cursor() as cursor:
                 self.prepare_session(cursor)
                 for statement in statements:
                     say(statement)
                     _execute(cursor, statement)
         except pymysql.MySQLError as error:
-            raise Retryable(
-                f"the {self.upstream_name} refused a statement: {error}", Code.CHILD_FAILED
-            ) from error
-        finally:
-            connection.close()
+            problem = f"the {self.upstream_name} refused a statement: {error}"
+            raise Retryable(problem, Code.CHILD_FAILED) from error
 
 
 class FromMysql(ServerDemo):
@@ -267,7 +269,7 @@ class FromMysql(ServerDemo):
 
     def run(self, say: Say) -> None:
         super().run(say)
-        repeated = int(self.watch.status().details.get("repeated_transactions", "0"))
+        repeated = int(self.status().details.get("repeated_transactions", "0"))
         say(f"the Drainer skipped {repeated:,} transactions that the killed source sent twice")
 
     def begin(self, say: Say) -> None:
@@ -275,7 +277,7 @@ class FromMysql(ServerDemo):
         begun_s = time.monotonic()
         self.load.start()
         self.source.start()
-        self.watch.until("the load", LOADED_S_MAX, self._is_loaded)
+        self.until("the load", LOADED_S_MAX, self._is_loaded)
         say(f"loaded after {time.monotonic() - begun_s:.1f} s; the binlog is followed")
 
     def _is_loaded(self) -> bool:
@@ -290,19 +292,19 @@ class FromMysql(ServerDemo):
 
     def act(self, step: Step, say: Say) -> None:
         if step.action == KILL:
-            self.watch.killed.add(_SOURCE)
+            self.killed.add(_SOURCE)
             self.source.kill()
             say(f"killed {_SOURCE} with -9")
         else:
             self.source.start()
-            self.watch.killed.discard(_SOURCE)
+            self.killed.discard(_SOURCE)
             say(f"started {_SOURCE} again")
 
     def prepare_session(self, cursor: Cursor) -> None:
         cursor.execute(f"SET lock_wait_timeout = {LOCK_S_MAX}, tx_isolation = 'READ-COMMITTED'")
 
     def source_catches_up(self) -> None:
-        self.watch.until("the source", CATCH_UP_S_MAX, lambda: self.source.has(self.server))
+        self.until("the source", CATCH_UP_S_MAX, lambda: self.source.has(self.server))
 
     def sums_of(self, server: SqlProcess) -> Sums:
         return sums(server, self.sysbench.schema)
@@ -331,12 +333,12 @@ class FromTidb(ServerDemo):
         super().close()
 
     def act(self, step: Step, say: Say) -> None:
-        self.watch.killed.add(_TIDB)
+        self.killed.add(_TIDB)
         self.upstream.kill()
         say("killed the TiDB with -9")
         self.load.kill()  # It does not outlive its sessions.
         self.upstream.start()
-        self.watch.killed.discard(_TIDB)
+        self.killed.discard(_TIDB)
         self.load = self.sysbench_for((1 - step.share) * self.size.seconds).start()
         say("started the TiDB again")
 
@@ -359,7 +361,7 @@ def run_mysql(home: Path, size: Size) -> bool:
     """Run the demo with its files below `home`; return whether the two sides are equal."""
     start_logging("info", str(home / "writers.log"))
     print(f"starting two MariaDB servers, etcd, {PUMPS} Pumps and a Drainer on Spark", flush=True)
-    upstream = MariadbServer(home / "upstream", options=binlog_options())
+    upstream = MariadbServer(home / "upstream", options=mariadb_binlog_options())
     with ExitStack() as stack:
         upstream.install()
         stack.callback(upstream.stop)

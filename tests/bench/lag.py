@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from penstock_local.cluster import Cluster
-from penstock_local.mariadb import MariadbServer
+from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.figure import Figure, percentile
 from tests.bench.steady_writers import Pace

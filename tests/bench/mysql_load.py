@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock_local.cluster import Cluster
-from penstock_local.mariadb import MariadbServer
 from penstock_local.process import program
+from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions

@@ -19,9 +19,9 @@ from pathlib import Path
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
-from penstock_local.mariadb import MariadbServer, binlog_options
 from penstock_local.mysql_source import MysqlSource
 from penstock_local.process import program
+from penstock_local.sql_server import MariadbServer, mariadb_binlog_options
 from penstock_local.sysbench import Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.address import ServerAddress
@@ -36,7 +36,7 @@ MARKS = 16
 """How many rows `marks` has, by which a session's transactions are known downstream."""
 WAIT_S_MAX = 3600.0
 _UPSTREAM_ID = 101
-_OPTIONS = (*binlog_options(_UPSTREAM_ID), "--innodb-flush-log-at-trx-commit=0")
+_OPTIONS = (*mariadb_binlog_options(_UPSTREAM_ID), "--innodb-flush-log-at-trx-commit=0")
 _KEPT = "sbtest_before"
 _SOURCE_ID = "mysql-1"
 _LOOK_EVERY_S = 0.01

@@ -25,8 +25,8 @@ import pymysql
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
-from penstock_local.mariadb import MariadbServer
 from penstock_local.process import ServerProcess, free_port
+from penstock_local.sql_server import MariadbServer
 from penstock_local.sysbench import Sysbench
 from penstock_local.tidb import PdAndTikv, TidbServer
 from tests.bench.figure import Figure, percentile

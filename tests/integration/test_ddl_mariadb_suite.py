@@ -33,7 +33,7 @@ from penstock.ddl.rewrite.explicit_collations import explicit
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
-from penstock_local import mariadb as local
+from penstock_local import sql_server as local
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.session import ServerDefaults, context_of
@@ -437,7 +437,7 @@ def server(tmp_path: Path) -> Iterator[local.MariadbServer]:
     made = local.MariadbServer(
         tmp_path / "server",
         options=(
-            *local.binlog_options(),
+            *local.mariadb_binlog_options(),
             "--character-set-server=latin1",
             "--innodb-flush-log-at-trx-commit=0",
             "--sync-binlog=0",

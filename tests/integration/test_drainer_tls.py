@@ -19,7 +19,7 @@ from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Security, SecurityConfig, Tls, open_channel
-from penstock_local.etcd import EtcdServer, EtcdTls
+from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.fault.test_requests import DrainerServer
 from tests.kit.fakes.merging import Merging
@@ -121,7 +121,7 @@ def test_a_drainer_works_with_an_etcd_that_wants_certificates(
     theirs = Authority(outside)
     pair, home = theirs.issue("etcd"), tmp_path / "tls-etcd"
     home.mkdir()
-    tls = EtcdTls(ca=pair.ca, cert=pair.cert, key=pair.key)
+    tls = pair.ca, pair.cert, pair.key
     server = EtcdServer(home, durable=False, tls=tls).start()
     path = tmp_path / "down.db"
     mine = theirs.issue("penstock")

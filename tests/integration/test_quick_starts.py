@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock_local.kafka import KafkaServer
-from penstock_local.mariadb import MariadbServer, binlog_options
+from penstock_local.sql_server import MariadbServer, mariadb_binlog_options
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, INSTALLING, Reader
 
 pytestmark = [pytest.mark.etcd, pytest.mark.spark]
@@ -27,7 +27,7 @@ def test_a_program_of_ones_own_is_a_writer_after_few_commands(
 def test_a_mariadb_follows_another_one_after_few_commands(
     reader: Callable[..., Reader], tmp_path: Path
 ) -> None:
-    upstream = MariadbServer(tmp_path / "upstream", options=binlog_options())
+    upstream = MariadbServer(tmp_path / "upstream", options=mariadb_binlog_options())
     downstream = MariadbServer(tmp_path / "downstream")
     servers = {"upstream": upstream, "downstream": downstream}
     try:

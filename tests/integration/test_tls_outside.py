@@ -23,7 +23,7 @@ from penstock.security.databases import trusting
 from penstock.security.tls import Tls
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock_local.etcd import EtcdServer, EtcdTls
+from penstock_local.etcd import EtcdServer
 from penstock_local.process import ServerProcess, free_port, python_module
 from pumpclient import Options, PumpClient
 from tests.kit.fakes.scripted_pd import ScriptedPd
@@ -49,7 +49,7 @@ def tls_etcd(tmp_path: Path, outside: Authority) -> Iterator[EtcdServer]:
     pair = outside.issue("etcd")
     home = tmp_path / "tls-etcd"
     home.mkdir()
-    tls = EtcdTls(ca=pair.ca, cert=pair.cert, key=pair.key)
+    tls = pair.ca, pair.cert, pair.key
     server = EtcdServer(home, durable=False, tls=tls).start()
     yield server
     server.stop()

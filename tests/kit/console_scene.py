@@ -18,8 +18,8 @@ from pathlib import Path
 
 from drainer.spark.jvm import use_java
 from penstock_local.cluster import Cluster
-from penstock_local.mariadb import MariadbServer, binlog_options
 from penstock_local.mysql_source import MysqlSource
+from penstock_local.sql_server import MariadbServer, mariadb_binlog_options
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
 from tests.kit.servers.console import ConsoleProcess
@@ -66,7 +66,7 @@ def _take(browser: Chromium, console: ConsoleProcess, size: Size, path: Path) ->
 
 def _scene(home: Path, folder: Path, seconds: float) -> None:
     use_java(home / "java")
-    upstream = MariadbServer(home / "upstream", options=binlog_options())
+    upstream = MariadbServer(home / "upstream", options=mariadb_binlog_options())
     settings = home / "drainer.toml"
     settings.write_text(_LEFT_OUT)
     with ExitStack() as stack:

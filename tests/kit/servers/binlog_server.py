@@ -11,10 +11,13 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock_local import mariadb as local_mariadb
-from penstock_local import mysql as local_mysql
 from penstock_local.process import Unpacked, program
-from penstock_local.sql_server import SqlServer
+from penstock_local.sql_server import (
+    MysqlServer,
+    SqlServer,
+    mariadb_binlog_options,
+    mysql_binlog_options,
+)
 from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.address import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
@@ -164,17 +167,17 @@ class BinlogServer(_Binlogs, MariadbServer):
         self, home: Path, server_id: int = 1, *more: str, unpacked: Unpacked | None = None
     ) -> None:
         """`unpacked` is not the machine's own."""
-        options = (*local_mariadb.binlog_options(server_id), *_OPTIONS, *more)
+        options = (*mariadb_binlog_options(server_id), *_OPTIONS, *more)
         super().__init__(home, buffer_pool_mib=32, options=options, unpacked=unpacked)
 
 
-class MysqlBinlogServer(_Binlogs, local_mysql.MysqlServer):
+class MysqlBinlogServer(_Binlogs, MysqlServer):
     """A MySQL 9, with GTIDs."""
 
     is_mysql = True
 
     def __init__(self, home: Path, server_id: int = 1, *more: str) -> None:
-        options = (*local_mysql.binlog_options(server_id), *_OPTIONS, *more)
+        options = (*mysql_binlog_options(server_id), *_OPTIONS, *more)
         super().__init__(home, buffer_pool_mib=32, options=options)
 
 

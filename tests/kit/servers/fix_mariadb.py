@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock_local import mariadb as local
+from penstock_local import sql_server as local
 from penstock_local.sql_server import SqlProcess
 
 _SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
@@ -60,7 +60,7 @@ def mariadb_binlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mariadb
     """A second MariaDB, which logs rows with full metadata: what a source reads."""
     server = MariadbServer(
         tmp_path_factory.mktemp("mariadb-binlog"),
-        options=(*local.binlog_options(), "--binlog-row-metadata=FULL"),
+        options=(*local.mariadb_binlog_options(), "--binlog-row-metadata=FULL"),
     )
     server.install()
     server.start()

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local import mariadb as local_mariadb
-from penstock_local import mysql as local_mysql
-from penstock_local.mysql import MysqlServer
 from penstock_local.process import Unpacked
-from penstock_local.sql_server import SqlServer
+from penstock_local.sql_server import (
+    MysqlServer,
+    SqlServer,
+    mariadb_binlog_options,
+    mysql_binlog_options,
+)
 from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,
@@ -43,7 +45,7 @@ def _running(server: SqlServer) -> Iterator[SqlServer]:
 @pytest.fixture(scope="session")
 def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlServer]:
     """One MySQL for the session; a test that stops it starts it again."""
-    server = MysqlServer(tmp_path_factory.mktemp("mysql"), options=local_mysql.binlog_options())
+    server = MysqlServer(tmp_path_factory.mktemp("mysql"), options=mysql_binlog_options())
     server.install()
     yield from _running(server)
 
@@ -53,7 +55,7 @@ def mariadb_new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql
     """One MariaDB of the newest release; a test that stops it starts it again."""
     server = MariadbServer(
         tmp_path_factory.mktemp("mariadb-new"),
-        options=(*local_mariadb.binlog_options(), "--binlog-row-metadata=FULL"),
+        options=(*mariadb_binlog_options(), "--binlog-row-metadata=FULL"),
         unpacked=Unpacked("mariadb"),
     )
     server.install()
