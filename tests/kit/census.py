@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.reference_pages import options_of_a_writer
+from deploy.site import options_of_a_writer
 from penstock.codes import Code
 
 PATTERNS: Final[Mapping[str, str]] = {

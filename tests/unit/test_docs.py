@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from deploy.error_pages import INDEX, page_of
-from deploy.reference_pages import options_of_a_writer
-from deploy.site import PAGES, linked
+from deploy.site import PAGES, linked, options_of_a_writer
 from penstock.codes import SUBJECTS, Code
 from pumpclient.options import Options
 
