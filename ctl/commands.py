@@ -30,7 +30,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ctl import compat, dump, lost, moves, nodes, steering
+from ctl import compat, dump, lost, nodes, steering
 from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
@@ -65,7 +65,6 @@ def command_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     nodes.add_commands(commands, shared)
     steering.add_commands(commands, shared)
-    moves.add_commands(commands, shared)
     lost.add_commands(commands, shared)
     compat.add_commands(commands, shared)
     dump.add_commands(commands)

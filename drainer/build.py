@@ -28,7 +28,6 @@ from drainer.apply.strategies import Events, Parallel, Prepared, Snapshot, Strat
 from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
 from drainer.components import Components, insist, refuse_torn, selection_of, unless_stopped
-from drainer.counters import Counters
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, NotedJobs, with_overrides
 from drainer.ddl.jobs import JobSource, TidbJobs, open_job_source
@@ -39,6 +38,7 @@ from drainer.ddl.starting_schema import (
     schema_from,
 )
 from drainer.ddl.tidb_servers import Unlogged
+from drainer.facts import Counters
 from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps

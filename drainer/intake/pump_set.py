@@ -34,8 +34,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
-from drainer.counters import Counters
-from drainer.facts import MergeFacts
+from drainer.facts import Counters, MergeFacts
 from drainer.intake.merge_holder import (
     HELD_S,
     Held,

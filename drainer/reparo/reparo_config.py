@@ -22,7 +22,7 @@ from drainer.settings.targets import MYSQL_TYPES, MysqlTarget, Target, target_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import TablePattern
-from penstock.filters.table_lists import DrainerList
+from penstock.filters.table_lists import TableFilter, drainer_list
 from penstock.settings.compat import Met, Translation
 from penstock.settings.load import read_settings
 from penstock.settings.setting import out_of_range, setting
@@ -111,9 +111,9 @@ class ReparoConfig:
             password_file=db.password_file,
         )
 
-    def lists(self) -> DrainerList:
+    def lists(self) -> TableFilter:
         """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""
-        return DrainerList(
+        return drainer_list(
             do_dbs=self.replicate_do_db,
             do_tables=self.replicate_do_table,
             ignore_dbs=self.replicate_ignore_db,

@@ -50,7 +50,7 @@ from drainer.settings.targets import (
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, TablePattern
-from penstock.filters.table_lists import DrainerList
+from penstock.filters.table_lists import TableFilter, drainer_list
 from penstock.security.databases import FULL
 from penstock.settings.load import duration_s
 from penstock.settings.setting import out_of_range, setting
@@ -190,9 +190,9 @@ class SyncerConfig:
                     "syncer.sql-mode", self.sql_mode, f"{mode.strip()} changes how DDL reads"
                 )
 
-    def lists(self) -> DrainerList:
+    def lists(self) -> TableFilter:
         """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""
-        return DrainerList(
+        return drainer_list(
             do_dbs=self.replicate_do_db,
             do_tables=self.replicate_do_table,
             ignore_dbs=self.ignore_schemas,

@@ -11,7 +11,7 @@ and are counted (`drainer.differences.skipped`). If several tables are replicate
            commits: the last change of a key counts, whichever source made it. While shapes
            differ, a batch ends where the source changes. Rows that a route marks with their
            source are kept apart: a statement touches only rows of its own source.
-    DDL    `penstock.filters.shard_merge`
+    DDL    `penstock.filters.routes`
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, route_change
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
-from penstock.filters.routes import Constants
-from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
+from penstock.filters.routes import Constants, check_newcomer, routed_table, runs_alter, united
 from penstock.schema.model import DdlType, SchemaInfo, TableInfo
 
 log = logging.getLogger(__name__)

@@ -428,8 +428,8 @@ def test_a_configuration_of_tidb_binlogs_reparo_is_understood(tmp_path: Path) ->
     assert (config.after_ts, config.stop_ts) == (10, 20)
     assert len(notes) >= 3
     lists = config.lists()
-    assert lists.is_replicated("bank", "t")
-    assert not lists.is_replicated("other", "t")
+    assert lists("bank", "t")
+    assert not lists("other", "t")
 
 
 @pytest.mark.parametrize(

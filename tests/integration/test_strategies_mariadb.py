@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.filters import FilterConfig, RouteRule, Rules
+from penstock.filters.routes import routed_table
 from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
-from penstock.filters.shard_merge import routed_table
 from penstock.wire.binlog import MutationType
 from tests.kit.fakes.strategies import STRATEGIES, RowChange, Strategies
 from tests.kit.servers.fix_mariadb import MariadbServer

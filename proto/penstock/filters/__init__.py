@@ -4,8 +4,8 @@ Pure.
 
     names        table_lists.py  system schemas, block-allow list, the lists of drainer.toml
     kinds        events.py       insert, update, delete, the kinds of DDL, DDL text
-    values       row_filter.py   expressions over a row (`expressions`)
-    other names  routes.py       also several tables into one (`shard_merge` for their DDL)
+    values       rules.py        expressions over a row (`expressions`)
+    other names  routes.py       also several tables into one
 
 `Rules` combines all of these for one replication. It decides by name, kind and row bytes, and knows
 neither the origin nor the target of changes. A change must pass all filters; routes come after

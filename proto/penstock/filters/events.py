@@ -31,9 +31,9 @@ from penstock.codes import Code
 from penstock.ddl import SchemaChange
 from penstock.ddl.syntax.lexer import Kind, Token, read
 from penstock.errors import NeedsOperator
-from penstock.filters.patterns import Matches, regex, wildcard
 from penstock.filters.settings import EventRule
-from penstock.schema.model import ColumnFlag, ColumnInfo, DdlType, IndexInfo, MysqlType, TableInfo
+from penstock.filters.table_lists import Matches, regex, wildcard
+from penstock.schema.model import ColumnFlag, ColumnInfo, DdlType, MysqlType, TableInfo
 
 Names = frozenset[str]
 
@@ -188,14 +188,12 @@ def _index_differences(before: TableInfo, after: TableInfo) -> Iterator[set[str]
     old = {i.id: i for i in before.indexes if not i.primary}
     new = {i.id: i for i in after.indexes if not i.primary}
     yield from ({"create index"} for i in new if i not in old)
-    yield from (_dropped(index) for i, index in old.items() if i not in new)
+    for i, index in old.items():
+        if i not in new:
+            yield {"drop unique key", "drop index"} if index.unique else {"drop index"}
     for i in old.keys() & new.keys():
         if old[i].name != new[i].name:
             yield {"rename index"}
-
-
-def _dropped(index: IndexInfo) -> set[str]:
-    return {"drop unique key", "drop index"} if index.unique else {"drop index"}
 
 
 DML = frozenset({"insert", "update", "delete"})
@@ -269,18 +267,14 @@ class EventFilter:
             seen[key] = number
             self._rules.append(_compiled(rule, number, case_sensitive))
 
-    def of_row(self, schema: str, table: str, event: str) -> Decision:
-        assert event in DML, event
-        return self._decided(schema, table, (frozenset({event}),), "")
+    def decision(
+        self, schema: str, table: str, operations: Sequence[Names], sql: str = ""
+    ) -> Decision:
+        """Return the decision about a change.
 
-    def of_ddl(self, schema: str, table: str, operations: Sequence[Names], sql: str) -> Decision:
-        """Return the decision about a DDL: its operations, each under all its names, and its text.
-
-        An empty `table` stands for a statement about the schema itself.
+        `operations` are those of a DDL, each under all its names, or one event of a row; `sql` is
+        a DDL's text. An empty `table` stands for a statement about the schema itself.
         """
-        return self._decided(schema, table, operations, sql)
-
-    def _decided(self, schema: str, table: str, operations: Sequence[Names], sql: str) -> Decision:
         for rule in self._rules:
             if not rule.schema(schema):
                 continue

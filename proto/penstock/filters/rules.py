@@ -1,19 +1,30 @@
-"""All filters and routes of one replication behind a small interface."""
+"""All filters and routes of one replication behind a small interface.
+
+An expression filter skips changes of a table's rows because of their values:
+
+    insert-value-expr       true for the new row: the insert is skipped
+    update-old-value-expr   true for the row before, and
+    update-new-value-expr   true for the row after (of those that are given): the update is skipped
+    delete-value-expr       true for the deleted row: the delete is skipped
+
+The change is skipped, not the row: an update to a row whose insert was skipped updates nothing or
+writes the whole row, depending on how its table is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from penstock.codes import Code
+from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.filters.events import Decision, EventFilter, operations
+from penstock.filters.expressions.compiler import Predicate, check_expression, compile_expression
 from penstock.filters.routes import Router
-from penstock.filters.row_filter import IsKept, RowFilter
-from penstock.filters.settings import FilterConfig
-from penstock.filters.table_lists import SYSTEM_SCHEMAS, BlockAllowList, TableFilter
+from penstock.filters.settings import ExpressionRule, FilterConfig
+from penstock.filters.table_lists import SYSTEM_SCHEMAS, TableFilter, block_allow_list
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 
@@ -22,6 +33,10 @@ _EVENTS = {
     MutationType.UPDATE: "update",
     MutationType.DELETE: "delete",
 }
+
+
+IsKept = Callable[[int, bytes], bool]
+"""Whether a change is replicated, by the kind of the change and the row bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +94,9 @@ class Rules:
         config = config or FilterConfig()
         own = SYSTEM_SCHEMAS | {name.lower() for name in protected}
         self._protected = own
-        self._lists: list[TableFilter] = [BlockAllowList(config), *lists]
+        self._lists: list[TableFilter] = [block_allow_list(config), *lists]
         self._events = EventFilter(config.events, case_sensitive=config.case_sensitive)
-        self._rows = RowFilter(config.expressions)
+        self._expressions = by_table(config.expressions)
         self.router = Router(
             config.routes, case_sensitive=config.case_sensitive, protected=own, source_id=source_id
         )
@@ -90,7 +105,7 @@ class Rules:
         """Return whether any part of a table, or of a schema if `table` is empty, is replicated."""
         if schema.lower() in self._protected:
             return False
-        return all(each.is_replicated(schema, table) for each in self._lists)
+        return all(passes(schema, table) for passes in self._lists)
 
     def of_rows(self, schema: str, table: TableInfo) -> RowPolicy:
         """Return the decision about rows of this table version.
@@ -101,14 +116,15 @@ class Rules:
             return _NOTHING
         dropped, refused = set(), set()
         for kind, event in _EVENTS.items():
-            decision = self._events.of_row(schema, table.name, event)
+            decision = self._events.decision(schema, table.name, (frozenset({event}),))
             if decision is Decision.ERROR:
                 refused.add(kind)
             elif decision is not Decision.DO:
                 dropped.add(kind)
         if len(dropped) == len(_EVENTS):
             return _NOTHING
-        is_kept = self._rows.of(schema, table)
+        rule = self._expressions.get((schema.lower(), table.name.lower()))
+        is_kept = None if rule is None else row_test(rule, table)
         if not (dropped or refused or is_kept):
             return _ALL
         return RowPolicy(frozenset(dropped), is_kept, frozenset(refused))
@@ -120,10 +136,11 @@ class Rules:
         `change`. Raises `NeedsOperator` when a rule has action Error, or when only a part of the
         DDL passes.
         """
-        asked = _Asked(change, places)
-        passed = {place for place in asked.places if self.is_replicated(*place)}
+        asked = _places(change) if places is None else set(places)
+        passed = {place for place in asked if self.is_replicated(*place)}
+        done = operations(change) if passed else ()
         for place in set(passed):
-            decision = self._events.of_ddl(*place, asked.operations, change.job.query)
+            decision = self._events.decision(*place, done, change.job.query)
             if decision is Decision.ERROR:
                 raise _refused(f"the DDL {change.job.query!r}")
             if decision is Decision.MIXED:
@@ -136,7 +153,7 @@ class Rules:
                 )
             if decision is not Decision.DO:
                 passed.discard(place)
-        if passed and len(passed) < len(asked.places):
+        if passed and len(passed) < len(asked):
             kept = ", ".join(sorted(".".join(filter(None, place)) for place in passed))
             raise NeedsOperator(
                 f"{change.job.query!r} concerns {kept}, and other tables that filters leave out",
@@ -157,33 +174,16 @@ class Rules:
                 self.target(schema, table.name)
 
 
-class _Asked:
-    """The tables that a DDL concerns, and its effect on them."""
-
-    def __init__(
-        self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None
-    ) -> None:
-        self._change = change
-        self._places = None if places is None else set(places)
-
-    @cached_property
-    def operations(self) -> list[frozenset[str]]:
-        return operations(self._change)
-
-    @property
-    def places(self) -> set[tuple[str, str]]:
-        """Schema and name of every affected table; only the schema for a change to a schema."""
-        if self._places is not None:
-            return self._places
-        change = self._change
-        schemas = {(name, "") for name in (*change.schemas_created, *change.schemas_dropped)}
-        if schemas:
-            return schemas
-        found = {(schema, t.name) for schema, t in (*change.created, *change.dropped)}
-        found |= {(schema, before.name) for schema, before, _ in change.altered}
-        for old_schema, old, new_schema, new in change.renamed:
-            found |= {(old_schema, old.name), (new_schema, new.name)}
-        return found or {(change.job.schema_name, change.job.table_name)}
+def _places(change: SchemaChange) -> set[tuple[str, str]]:
+    """Return schema and name of every affected table; only the schema for a change to a schema."""
+    schemas = {(name, "") for name in (*change.schemas_created, *change.schemas_dropped)}
+    if schemas:
+        return schemas
+    found = {(schema, t.name) for schema, t in (*change.created, *change.dropped)}
+    found |= {(schema, before.name) for schema, before, _ in change.altered}
+    for old_schema, old, new_schema, new in change.renamed:
+        found |= {(old_schema, old.name), (new_schema, new.name)}
+    return found or {(change.job.schema_name, change.job.table_name)}
 
 
 def _refused(what: str) -> NeedsOperator:
@@ -192,3 +192,65 @@ def _refused(what: str) -> NeedsOperator:
         "decide what shall happen, change the rule, and start again",
         Code.FILTER_STOPS,
     )
+
+
+_KEYS = ("insert_value_expr", "update_old_value_expr", "update_new_value_expr", "delete_value_expr")
+
+
+def by_table(rules: Sequence[ExpressionRule]) -> dict[tuple[str, str], ExpressionRule]:
+    """Return the expression rules by their tables, in lower case; each table has at most one.
+
+    Raises `NeedsOperator` for an expression that is invalid for every table.
+    """
+    found: dict[tuple[str, str], ExpressionRule] = {}
+    for rule in rules:
+        place = (rule.schema.lower(), rule.table.lower())
+        name = f"{rule.schema}.{rule.table}"
+        if not all(place):
+            raise NeedsOperator(
+                f"an expression filter is for {name!r}",
+                "give it a schema and a table",
+                Code.FILTER_RULE,
+            )
+        if place in found:
+            raise NeedsOperator(
+                f"{name} has two expression filters", "make one of them", Code.FILTER_RULE
+            )
+        given = [getattr(rule, key) for key in _KEYS if getattr(rule, key)]
+        if not given:
+            raise NeedsOperator(
+                f"the expression filter of {name} is empty",
+                "give it an expression",
+                Code.FILTER_RULE,
+            )
+        for text in given:
+            check_expression(text)
+        found[place] = rule
+    return found
+
+
+def row_test(rule: ExpressionRule, table: TableInfo) -> IsKept:
+    """Return the test for rows of this version of a table.
+
+    Raises `NeedsOperator` for an expression that does not fit the table.
+    """
+
+    def compiled(text: str) -> Predicate | None:
+        return compile_expression(text, table) if text else None
+
+    inserted, deleted = compiled(rule.insert_value_expr), compiled(rule.delete_value_expr)
+    before, after = compiled(rule.update_old_value_expr), compiled(rule.update_new_value_expr)
+    codec = RowCodec(table)
+
+    def is_kept(kind: int, data: bytes) -> bool:
+        if kind == MutationType.INSERT:
+            return inserted is None or not inserted(codec.decode_insert(data))
+        if kind == MutationType.DELETE:
+            return deleted is None or not deleted(codec.decode_delete(data))
+        if before is None and after is None:
+            return True
+        old, new = codec.decode_update(data)
+        is_out = (before is None or before(old)) and (after is None or after(new))
+        return not is_out
+
+    return is_kept

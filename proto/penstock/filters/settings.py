@@ -1,6 +1,6 @@
 """The settings of filters and routes, the same for every source of changes.
 
-They are part of a node's TOML file; `table_lists`, `events`, `routes` and `row_filter` define their
+They are part of a node's TOML file; `table_lists`, `events`, `routes` and `rules` define their
 meaning.
 
     [filter]                          [[filter.events]]              [[filter.routes]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ctl import moves, nodes
+from ctl import nodes, steering
 from ctl.commands import main
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
@@ -61,7 +61,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr("penstock.cluster.etcd.connect", lambda urls, tls: Client())
     monkeypatch.setattr(nodes, "Registry", lambda client: made.registry)
     monkeypatch.setattr(nodes, "LogEntries", lambda client: Entries(made))
-    monkeypatch.setattr(moves, "call_pump", no_answer)
+    monkeypatch.setattr(steering, "call_pump", no_answer)
     return made
 
 

@@ -8,7 +8,7 @@ from penstock.ddl import SchemaChange
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, Rules, TablePattern
 from penstock.filters.events import operations
-from penstock.filters.shard_merge import check_newcomer, routed_table, runs_alter, united
+from penstock.filters.routes import check_newcomer, routed_table, runs_alter, united
 from penstock.schema.model import TableInfo
 from tests.unit.penstock.ddl_session import DdlSession
 

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, FilterConfig, RouteRule, Rules, TablePattern
 from penstock.filters.events import DDL, DML, INCOMPATIBLE, Decision, EventFilter, events_named
-from penstock.filters.patterns import plain_regex, wildcard
 from penstock.filters.routes import Router
 from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
-from penstock.filters.table_lists import BlockAllowList, DrainerList
+from penstock.filters.table_lists import (
+    TableFilter,
+    block_allow_list,
+    drainer_list,
+    plain_regex,
+    wildcard,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,27 +93,27 @@ def tables(*places: tuple[str, str]) -> tuple[TablePattern, ...]:
 def test_the_block_allow_list_decides_in_its_order(
     config: FilterConfig, place: tuple[str, str], passes: bool
 ) -> None:
-    assert BlockAllowList(config).is_replicated(*place) is passes
+    assert block_allow_list(config)(*place) is passes
 
 
 @pytest.mark.parametrize(
     ("lists", "place", "passes"),
     [
-        (DrainerList(), ("a", "t"), True),
-        (DrainerList(do_dbs=["a"], do_tables=tables(("b", "t"))), ("a", "x"), True),
-        (DrainerList(do_dbs=["a"], do_tables=tables(("b", "t"))), ("b", "t"), True),
-        (DrainerList(do_dbs=["a"], do_tables=tables(("b", "t"))), ("b", "x"), False),
-        (DrainerList(do_tables=tables(("b", "t"))), ("b", ""), True),
-        (DrainerList(do_tables=tables(("b", "t"))), ("c", ""), False),
-        (DrainerList(do_dbs=["a"], ignore_tables=tables(("a", "~^tmp"))), ("a", "TMP_1"), False),
-        (DrainerList(ignore_tables=tables(("a", "t"))), ("a", ""), True),
-        (DrainerList(ignore_dbs=["mysql"]), ("MySQL", "user"), False),
+        (drainer_list(), ("a", "t"), True),
+        (drainer_list(do_dbs=["a"], do_tables=tables(("b", "t"))), ("a", "x"), True),
+        (drainer_list(do_dbs=["a"], do_tables=tables(("b", "t"))), ("b", "t"), True),
+        (drainer_list(do_dbs=["a"], do_tables=tables(("b", "t"))), ("b", "x"), False),
+        (drainer_list(do_tables=tables(("b", "t"))), ("b", ""), True),
+        (drainer_list(do_tables=tables(("b", "t"))), ("c", ""), False),
+        (drainer_list(do_dbs=["a"], ignore_tables=tables(("a", "~^tmp"))), ("a", "TMP_1"), False),
+        (drainer_list(ignore_tables=tables(("a", "t"))), ("a", ""), True),
+        (drainer_list(ignore_dbs=["mysql"]), ("MySQL", "user"), False),
     ],
 )
 def test_the_lists_of_drainer_toml_decide_in_their_order(
-    lists: DrainerList, place: tuple[str, str], passes: bool
+    lists: TableFilter, place: tuple[str, str], passes: bool
 ) -> None:
-    assert lists.is_replicated(*place) is passes
+    assert lists(*place) is passes
 
 
 def test_system_schemas_and_the_checkpoint_are_never_replicated() -> None:
@@ -120,7 +125,7 @@ def test_system_schemas_and_the_checkpoint_are_never_replicated() -> None:
 
 def test_an_empty_pattern_is_refused() -> None:
     with pytest.raises(NeedsOperator, match="do-tables: tbl-name has an empty pattern"):
-        BlockAllowList(FilterConfig(do_tables=tables(("a", ""))))
+        block_allow_list(FilterConfig(do_tables=tables(("a", ""))))
 
 
 # --- kinds of change ---------------------------------------------------------------------------
@@ -166,7 +171,7 @@ DROP = [frozenset({"alter table", "drop column"})]
     ],
 )  # fmt: skip
 def test_rules_for_rows(rules: list[EventRule], event: str, decision: Decision) -> None:
-    assert EventFilter(rules).of_row("a", "t", event) is decision
+    assert EventFilter(rules).decision("a", "t", [frozenset({event})]) is decision
 
 
 @pytest.mark.parametrize(
@@ -185,21 +190,23 @@ def test_rules_for_rows(rules: list[EventRule], event: str, decision: Decision) 
 )
 def test_rules_for_ddl(rules: list[EventRule], decision: Decision) -> None:
     sql = "ALTER TABLE t DROP COLUMN c"
-    assert EventFilter(rules).of_ddl("a", "t", DROP, sql) is decision
+    assert EventFilter(rules).decision("a", "t", DROP, sql) is decision
 
 
 def test_a_ddl_that_passes_in_part_is_mixed() -> None:
     both = [*DROP, frozenset({"alter table", "add column"})]
-    assert EventFilter([rule("a", "t", "drop column")]).of_ddl("a", "t", both, "") is Decision.MIXED
-    assert EventFilter([rule("a", "t", "alter table")]).of_ddl("a", "t", both, "") is (
+    assert (
+        EventFilter([rule("a", "t", "drop column")]).decision("a", "t", both, "") is Decision.MIXED
+    )
+    assert EventFilter([rule("a", "t", "alter table")]).decision("a", "t", both, "") is (
         Decision.IGNORE
     )
 
 
 def test_a_rule_with_a_table_pattern_is_not_about_the_schema_itself() -> None:
     create = [frozenset({"create database"})]
-    assert EventFilter([rule("a", "*", "all")]).of_ddl("a", "", create, "") is Decision.DO
-    assert EventFilter([rule("a", "", "all")]).of_ddl("a", "", create, "") is Decision.IGNORE
+    assert EventFilter([rule("a", "*", "all")]).decision("a", "", create, "") is Decision.DO
+    assert EventFilter([rule("a", "", "all")]).decision("a", "", create, "") is Decision.IGNORE
 
 
 @pytest.mark.parametrize(
@@ -318,8 +325,8 @@ def test_the_block_allow_list_equals_a_naive_model(
     else:
         in_schema = not any(naive(p, schema) for p in ignore_dbs)
     in_table = listed(do_tables) or (not do_tables and not listed(ignore_tables))
-    assert BlockAllowList(config).is_replicated(schema, table) is (in_schema and in_table)
-    assert BlockAllowList(config).is_replicated(schema, "") is in_schema
+    assert block_allow_list(config)(schema, table) is (in_schema and in_table)
+    assert block_allow_list(config)(schema, "") is in_schema
 
 
 _rules = st.lists(
@@ -346,4 +353,4 @@ def test_event_rules_equal_a_naive_model(
         return (event in each.events or grouped) is (each.action == "Ignore")
 
     expected = Decision.IGNORE if any(map(ignores, rules)) else Decision.DO
-    assert EventFilter(rules).of_row(schema, table, event) is expected
+    assert EventFilter(rules).decision(schema, table, [frozenset({event})]) is expected

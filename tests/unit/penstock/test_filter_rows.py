@@ -8,7 +8,6 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.filters.expressions.compiler import check_expression, compile_expression
-from penstock.filters.row_filter import RowFilter
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.unit.penstock.ddl_session import DdlSession
@@ -68,20 +67,20 @@ def row(key: int, s: str | None) -> list[object]:
     return [key, s, None, None, None, None, None, None]
 
 
+def filtering(rule: ExpressionRule) -> Rules:
+    return Rules(FilterConfig(expressions=(rule,)))
+
+
 def test_changes_are_left_out_by_the_expression_of_their_kind() -> None:
     info = table()
     codec = RowCodec(info)
-    rules = RowFilter(
-        [
-            ExpressionRule(
-                schema="D", table="T", insert_value_expr="s = 'no'", delete_value_expr="id < 0",
-                update_old_value_expr="s IS NULL", update_new_value_expr="s = 'no'",
-            )
-        ]
+    rule = ExpressionRule(
+        schema="D", table="T", insert_value_expr="s = 'no'", delete_value_expr="id < 0",
+        update_old_value_expr="s IS NULL", update_new_value_expr="s = 'no'",
     )  # fmt: skip
-    kept = rules.of("d", info)
+    kept = filtering(rule).of_rows("d", info).is_kept
     assert kept is not None
-    assert rules.of("d", info.renamed("other")) is None
+    assert filtering(rule).of_rows("d", info.renamed("other")).takes_all
     assert kept(INSERT, codec.encode_insert(row(1, "yes")))
     assert kept(INSERT, codec.encode_insert(row(1, None))), "NULL is not true"
     assert not kept(INSERT, codec.encode_insert(row(1, "no")))
@@ -96,9 +95,8 @@ def test_changes_are_left_out_by_the_expression_of_their_kind() -> None:
 def test_one_half_of_an_update_decides_alone_when_only_it_is_given() -> None:
     info = table()
     codec = RowCodec(info)
-    kept = RowFilter([ExpressionRule(schema="d", table="t", update_new_value_expr="s = 'no'")]).of(
-        "d", info
-    )
+    rule = ExpressionRule(schema="d", table="t", update_new_value_expr="s = 'no'")
+    kept = filtering(rule).of_rows("d", info).is_kept
     assert kept is not None
     assert not kept(UPDATE, codec.encode_update(row(1, "x"), row(1, "no")))
     assert kept(INSERT, codec.encode_insert(row(1, "no")))

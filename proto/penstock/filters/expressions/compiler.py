@@ -17,8 +17,15 @@ from typing import Any, TypeAlias
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.filters.expressions.comparison import comparison, membership, pattern_test
-from penstock.filters.expressions.functions import ARITHMETIC, FUNCTIONS, cast, prepared
+from penstock.filters.expressions.functions import (
+    ARITHMETIC,
+    FUNCTIONS,
+    cast,
+    comparison,
+    membership,
+    pattern_test,
+    prepared,
+)
 from penstock.filters.expressions.syntax_tree import Call, Column, Literal, Node, parse_expression
 from penstock.filters.expressions.terms import (
     Row,

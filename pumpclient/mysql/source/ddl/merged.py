@@ -13,7 +13,7 @@ Pure.
     TRUNCATE, DROP, RENAME          would also affect the rows of the others: refused
 
 The set of all sources is unknown, so nothing here waits for the last source (unlike
-`penstock.filters.shard_merge`): a column that all of them have dropped must be dropped by hand.
+`penstock.filters.routes`): a column that all of them have dropped must be dropped by hand.
 """
 
 from __future__ import annotations
