@@ -33,16 +33,22 @@ from penstock.node.output import facts_in, moment_of, show
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
+from penstock.security.tls import Tls, open_channel
 from penstock.settings.load import ETCD_URLS
 from penstock.settings.setting import check_address
 from penstock.ts import compose, physical_ms
-from pumpclient.options import Tls, open_channel
 
 KINDS: Final = {"pump": NodeKind.PUMP, "drainer": NodeKind.DRAINER}
 DEFAULT_ETCD: Final = "127.0.0.1:2379"
 READING: Final = frozenset({"pumps", "drainers", "status", "timestamp", "generate_meta"})
 """Commands about a cluster that change nothing there."""
 CALL_S: Final = 10.0
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A fresh channel is a fresh connection, without the backoff of an older connection.
+    ("grpc.use_local_subchannel_pool", 1),
+)
 _GC_S: Final = 600.0
 _NODE_HELP = "name of the node, as `pumps` and `drainers` list it"
 _COLUMNS: Final = ("NODE ID", "ADDRESS", "STATE", "MAX COMMIT TS", "COMMITTED", "HEARTBEAT")
@@ -360,7 +366,7 @@ def call(
     kind: NodeKind, address: str, method: str, request: Any, within_s: float, tls: Tls | None
 ) -> Any:
     """Return a node's answer; raise a `PenstockError` that explains a failed call."""
-    with open_channel(address, tls) as channel:
+    with open_channel(address, tls, _CHANNEL_OPTIONS) as channel:
         try:
             return getattr(_STUBS[kind](channel), method)(request, timeout=within_s)
         except grpc.RpcError as error:

@@ -26,15 +26,12 @@ from penstock.oracle.client import find_cluster_id, open_oracle
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin
-from pumpclient.ddl import DdlExecutor
-from pumpclient.delivery.payload import payload_of
-from pumpclient.delivery.prewrite import Prewriter
-from pumpclient.delivery.pump_set import Pump, Pumps
+from pumpclient.ddl import DdlExecutor, LostDdl
+from pumpclient.delivery.payload import Payload
+from pumpclient.delivery.pump_set import Pump, Pumps, Selector
 from pumpclient.delivery.retries import Deliveries
-from pumpclient.delivery.selector import selector_for
 from pumpclient.delivery.session import Session
 from pumpclient.errors import closed
-from pumpclient.lost_ddl import LostDdl
 from pumpclient.options import Options, Tls
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas, split_name
@@ -77,7 +74,7 @@ class PumpClient:
         options = options or Options()
         if tls is not None:
             tls.check()
-        selector = selector_for(strategy)
+        selector = Selector(strategy)
         with ExitStack() as opened:
             connection = etcd.connect(etcd_urls, tls=options.etcd_tls or tls)
             opened.callback(connection.close)
@@ -110,7 +107,6 @@ class PumpClient:
                 fence=fence,
                 pumps=pumps,
                 deliveries=deliveries,
-                prewriter=Prewriter(pumps, deliveries, write_timeout_s, options),
                 write_timeout_s=write_timeout_s,
                 options=options,
             )
@@ -186,10 +182,8 @@ class PumpClient:
         """
         self._check_open()
         if binlog.tp is BinlogType.PREWRITE:
-            home = self._session.prewriter.write(
-                payload_of(binlog, self._session.options.spill_bytes)
-            )
-            self._remember(binlog.start_ts, home)
+            payload = Payload.of(binlog, self._session.options.spill_bytes)
+            self._remember(binlog.start_ts, self._session.prewrite(payload))
             return
         with self._lock:
             found = self._homes.pop(binlog.start_ts, None)

@@ -1,7 +1,7 @@
 """Executes DDL: one statement at a time for all writers, in one order with all row changes.
 
     1  DDL lock in etcd                 no other writer plans a DDL; the catalog read now is last,
-                                        and has every DDL of the stream (`lost_ddl.py`)
+                                        and has every DDL of the stream (`LostDdl`)
     2  plan                             the tables after the DDL; a bad statement stops here
     3  fence raised                     every writer has finished all rows encoded with the old
                                         schema, knows its commit_ts, and starts nothing new
@@ -34,23 +34,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
+from textwrap import shorten
 from typing import Final
 
 from penstock.cluster.fence import DdlFence
-from penstock.cluster.history import Guard, History
+from penstock.cluster.history import Guard, History, has_drawn
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
+from penstock.pb import penstock_pb2
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import PUBLIC, DdlJob
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType, Origin
-from pumpclient.delivery.payload import WholePrewrite
+from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.session import Session
 from pumpclient.errors import OutcomeUnknown
-from pumpclient.lost_ddl import LostDdl
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +61,92 @@ DECISION_S_MAX: Final = 120.0
 # etcd elects in seconds; after this long our lease, and with it the lock and the fence, is gone.
 ASK_S_MAX: Final = 30.0
 _ASK_AGAIN_S: Final = 0.5
+
+
+_QUERY_MAX = 200
+
+Statuses = Callable[[], dict[str, penstock_pb2.StatusReply | str]]
+"""Returns each online Pump's status, or the reason why it does not answer."""
+
+
+class LostDdl:
+    """Detects DDL that is in a Pump's stream, but not in the DDL history in etcd.
+
+    A DDL enters the history before it is committed on a Pump. If the history does not contain a
+    DDL of the stream, etcd was restored from an older backup. A writer would then continue with
+    the tables as they were before that DDL, and its next DDL would start a second history. Each
+    Pump reports the newest DDL of its log. A writer asks all online Pumps before its first
+    transaction and, under the DDL lock, before each DDL. It writes nothing while the newest of
+    these DDLs is lost, unless an operator has given that DDL up (`penstock ctl lost-ddl`).
+
+    Not checked are Pumps that do not answer (a stopped Pump must not block DDL on all others),
+    Pumps of older versions, and DDL of a TiDB, whose history is not in etcd. In every case a
+    Drainer compares each DDL of the stream with the history.
+    """
+
+    def __init__(self, statuses: Statuses, history: History) -> None:
+        self._statuses = statuses
+        self._history = history
+        self._unchecked: dict[str, str] = {}
+        self._is_checked = False
+
+    def refuse_at_first(self) -> None:
+        """Check, unless this was done before; raise as `refuse` does."""
+        if not self._is_checked:
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Raise `NeedsOperator` if the history lacks the newest DDL; `Retryable` without etcd."""
+        newest = [
+            (ddl.commit_ts, pump, ddl)
+            for pump, ddl in self._newest().items()
+            if ddl.job_id and has_drawn(ddl.job_id, ddl.commit_ts)
+        ]
+        if newest:
+            _, pump, ddl = max(newest, key=lambda each: each[:2])
+            job = self._history.get(ddl.job_id)
+            if job is None and not self._history.is_rolled_back(ddl.job_id):
+                raise _lost(pump, ddl, self._history.jobs())
+        self._is_checked = True
+
+    def _newest(self) -> dict[str, penstock_pb2.NewestDdl]:
+        found, unchecked = {}, {}
+        for pump, answer in self._statuses().items():
+            if isinstance(answer, str):
+                unchecked[pump] = answer
+            elif answer.HasField("newest_ddl"):
+                found[pump] = answer.newest_ddl
+            else:
+                unchecked[pump] = "its version does not name its newest DDL"
+        for pump in sorted(unchecked.keys() - self._unchecked.keys()):
+            log.warning(
+                "cannot compare the DDL history in etcd with the stream of pump %s: %s (after a"
+                " restore of etcd, start all Pumps before the writers)",
+                *(pump, unchecked[pump]),
+            )
+        self._unchecked = unchecked
+        return found
+
+
+def _lost(pump: str, ddl: penstock_pb2.NewestDdl, history: list[DdlJob]) -> NeedsOperator:
+    known = "is empty"
+    if history:
+        last = history[-1]
+        known = f"ends with job {last.id}, {_about(last.query, last.finished_ts)}"
+    return NeedsOperator(
+        f"pump {pump} has DDL job {ddl.job_id}, {_about(ddl.query, ddl.commit_ts)}, in its stream,"
+        f" but the DDL history in etcd {known}",
+        "etcd was restored from an older backup: stop the writers and restore it from one that"
+        f" has this DDL; or give the DDL up by `penstock ctl lost-ddl {ddl.job_id}`, run it again,"
+        " and load a fresh copy of the data into each downstream",
+        Code.DDL_HISTORY,
+    )
+
+
+def _about(query: str, commit_ts: int) -> str:
+    at = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
+    text = repr(shorten(query, _QUERY_MAX)) if query else "whose text is purged"
+    return f"{text} of {commit_ts} ({at:%Y-%m-%d %H:%M:%S} UTC)"
 
 
 class DdlExecutor:
@@ -141,7 +230,7 @@ class DdlExecutor:
             ddl_schema_state=PUBLIC,
             origin=job.origin,
         )
-        with session.prewritten(WholePrewrite(prewrite)) as home:
+        with session.prewritten(Payload(prewrite)) as home:
             commit_ts = session.oracle.get_ts()
             if time.monotonic() - start_s > DECISION_S_MAX:
                 raise Retryable(

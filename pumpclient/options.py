@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from penstock.cluster.node_registry import parse_labels
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.security import tls as security
 from penstock.security.tls import Tls
 
-__all__ = ["CHANNEL_OPTIONS", "TRANSPORTS", "Options", "Tls", "open_channel"]
-
-TRANSPORTS = ("http2", "grpcio")
+__all__ = ["Options", "Tls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +20,6 @@ class Options:
     # Batching of binlogs. False sends one binlog per call through TiDB-Binlog's unary method, which
     # is slower and useful only for comparison.
     coalesce: bool = True
-    # gRPC implementation: "http2" is Penstock's own, "grpcio" the public library, which is slower.
-    transport: str = "http2"
     # Maximum number of binlogs in a message.
     batch_count_max: int = 512
     # Maximum size of a message's binlogs in bytes.
@@ -86,34 +79,10 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("batch_count_max", "batch_bytes_max", "batches_in_flight_max"):
             if getattr(self, name) < 1:
-                raise NeedsOperator(
-                    f"{name} is {getattr(self, name)}", "it must be 1 or more", Code.SETTING_VALUE
-                )
-        if self.transport not in TRANSPORTS:
-            raise NeedsOperator(
-                f"transport is {self.transport!r}",
-                f"one of {', '.join(TRANSPORTS)}",
-                Code.SETTING_VALUE,
-            )
+                problem = f"{name} is {getattr(self, name)}"
+                raise NeedsOperator(problem, "it must be 1 or more", Code.SETTING_VALUE)
         if not 0 < self.full_pause_s <= self.full_pause_s_max:
-            raise NeedsOperator(
-                f"full_pause_s is {self.full_pause_s:g}",
-                "above 0, at most full_pause_s_max",
-                Code.SETTING_VALUE,
-            )
+            problem = f"full_pause_s is {self.full_pause_s:g}"
+            raise NeedsOperator(problem, "above 0, at most full_pause_s_max", Code.SETTING_VALUE)
         parse_labels(self.labels)
         parse_labels(self.prefer)
-
-
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    # A transaction may be large; the Pump enforces the limit and reports it clearly.
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # A fresh channel is a fresh connection, without the backoff of an older connection.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-
-
-def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
-    """Return a channel to a node; nothing is sent yet."""
-    return security.open_channel(address, tls, CHANNEL_OPTIONS)

@@ -23,11 +23,12 @@ from typing import Final
 
 import grpc
 
+from penstock.http2.client.calls import PendingReply, stream_unary, unary
+from penstock.http2.client.channel import CallFailed, Channel
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
 from penstock.wire.protowire import encode_write_piece, write_batch_pieces
-from pumpclient.delivery.payload import LargePrewrite
-from pumpclient.delivery.transport import Conversation, Reply, Transport, open_transport
+from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.write_queue import InFlight, PendingWrite, WriteQueue
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options, Tls
@@ -87,7 +88,7 @@ class PumpWriter:
         # True once the connected node has given its id, which TiDB-Binlog's Pumps cannot.
         self._is_known = False
         self._lock = threading.Lock()
-        self._transport: Transport | None = None
+        self._channel: Channel | None = None
         self._is_closing = False
         self._receiver = threading.Thread(
             target=self._run, name=f"pumpclient {target.node_id}", daemon=True
@@ -105,9 +106,9 @@ class PumpWriter:
     def drop_connection(self) -> None:
         """Break the connection and fail writes in flight; the next write reconnects."""
         with self._lock:
-            transport = self._transport
-        if transport is not None:
-            transport.abort()
+            channel = self._channel
+        if channel is not None:
+            channel.abort()
 
     def close(self, timeout_s: float) -> None:
         """Send queued writes, wait at most `timeout_s` for their answers, and end the thread."""
@@ -122,31 +123,31 @@ class PumpWriter:
     def _run(self) -> None:
         while self._queue.wait_for_work():
             try:
-                with self._connect() as transport:
-                    while self._converse(transport):
+                with self._connect() as channel:
+                    while self._converse(channel):
                         pass
             except _NotReached as error:
                 self._queue.fail_queued(Failure(error.reason, str(error), maybe_stored=False))
             with self._lock:
-                self._transport = None
+                self._channel = None
 
-    def _connect(self) -> Transport:
-        transport = open_transport(self._options.transport, self.target.address, self.target.tls)
+    def _connect(self) -> Channel:
+        channel = Channel(self.target.address, self.target.tls)
         with self._lock:
-            self._transport = transport
+            self._channel = channel
             is_closing = self._is_closing
         try:
             if is_closing:
                 raise _NotReached("the client is closing")
-            self._ask_who(transport)
+            self._ask_who(channel)
         except BaseException:
-            transport.close()
+            channel.close()
             raise
-        return transport
+        return channel
 
-    def _ask_who(self, transport: Transport) -> None:
+    def _ask_who(self, channel: Channel) -> None:
         try:
-            node_id = _status(transport, self._options.connect_timeout_s).node_id
+            node_id = _status(channel, self._options.connect_timeout_s).node_id
         except grpc.RpcError as error:
             refusal = refusal_of(self.target.address, self.target.tls, error)
             if refusal is not None:
@@ -161,16 +162,18 @@ class PumpWriter:
             raise _NotReached(f"{self.target.address} now is {node_id}")
         self._is_known = True
 
-    def _converse(self, transport: Transport) -> bool:
+    def _converse(self, channel: Channel) -> bool:
         """Send and receive until the connection ends; True to continue in the other mode."""
-        converse = self._call_by_call if self._one_by_one else self._stream
-        error, lost = converse(transport)
+        if self._one_by_one:
+            error, lost = self._call_by_call(channel)
+        else:
+            error, lost = _Batches(channel, self._queue, self.target.cluster_id).run()
         unknown_method = error is not None and error.code() is grpc.StatusCode.UNIMPLEMENTED
         if unknown_method and not self._one_by_one:
             self._one_by_one = True
             self._queue.put_back(lost)
             return True
-        if getattr(error, "never_reached", False):
+        if error is not None and error.never_reached:
             self._queue.put_back(lost)
             return False
         message = text_of(error) if error is not None else "the Pump ended the stream"
@@ -179,83 +182,86 @@ class PumpWriter:
         self._queue.fail_queued(Failure(Reason.BROKEN, message, maybe_stored=False))
         return False
 
-    def _stream(self, transport: Transport) -> tuple[grpc.RpcError | None, list[PendingWrite]]:
-        batches = _Batches(self._queue, self.target.cluster_id)
-        batches.conversation = conversation = transport.converse(_WRITE, batches.acknowledge)
-        batches.in_flight = InFlight(batches)
-        self._queue.begin(batches.in_flight)
-        error = conversation.run()
-        return error, self._queue.end(batches.in_flight)
-
-    def _call_by_call(
-        self, transport: Transport
-    ) -> tuple[grpc.RpcError | None, list[PendingWrite]]:
+    def _call_by_call(self, channel: Channel) -> tuple[CallFailed | None, list[PendingWrite]]:
         """Send each binlog in a separate call, a window of calls at a time."""
-        transport.share()
+        channel.start()
         windows = _Windows()
         in_flight = InFlight(windows)
         self._queue.begin(in_flight)
         error = None
         while error is None and (batch := windows.get()) is not None:
             for start in range(0, len(batch), _CALLS_AT_ONCE):
-                error = self._call_window(transport, batch[start : start + _CALLS_AT_ONCE])
+                error = self._call_window(channel, batch[start : start + _CALLS_AT_ONCE])
                 if error is not None:
                     break
             else:
                 self._queue.acked(in_flight)
         return error, self._queue.end(in_flight)
 
-    def _call_window(
-        self, transport: Transport, batch: Sequence[PendingWrite]
-    ) -> grpc.RpcError | None:
-        window = [pending for pending in batch if self._may_send(pending)]
-        calls = [self._call_one(transport, pending) for pending in window]
-        for pending, call in zip(window, calls, strict=True):
-            error = _error_of(call)
-            failure = error if isinstance(error, Failure) else _failure_by_code(error)
-            pending.finish(failure)
-            if failure is not None and failure.reason is Reason.BROKEN:
-                assert isinstance(error, grpc.RpcError)
-                return error
+    def _call_window(self, channel: Channel, batch: Sequence[PendingWrite]) -> CallFailed | None:
+        calls: list[tuple[PendingWrite, PendingReply]] = []
+        for pending in batch:
+            if pending.needs_known and not self._is_known:
+                failure = Failure(Reason.INVALID, "it cannot give its id", maybe_stored=False)
+                pending.finish(failure)
+                continue
+            request = pump_pb2.WriteBinlogReq(
+                clusterID=self.target.cluster_id, payload=pending.payload
+            ).SerializeToString()
+            call = PendingReply.to(channel, _WRITE_BINLOG, request, timeout_s=_UNARY_CALL_S)
+            calls.append((pending, call))
+        for pending, call in calls:
+            try:
+                message = pump_pb2.WriteBinlogResp.FromString(call.result()).errmsg
+            except CallFailed as error:
+                failure = _failure_by_code(error)
+                pending.finish(failure)
+                if failure.reason is Reason.BROKEN:
+                    return error
+            else:
+                pending.finish(_failure_by_text(message) if message else None)
         return None
-
-    def _may_send(self, pending: PendingWrite) -> bool:
-        if self._is_known or not pending.needs_known:
-            return True
-        pending.finish(Failure(Reason.INVALID, "it cannot give its id", maybe_stored=False))
-        return False
-
-    def _call_one(self, transport: Transport, pending: PendingWrite) -> Reply:
-        request = pump_pb2.WriteBinlogReq(clusterID=self.target.cluster_id, payload=pending.payload)
-        return transport.call_later(_WRITE_BINLOG, request.SerializeToString(), _UNARY_CALL_S)
 
 
 class _Batches:
-    """The batches of one connection, numbered as they are sent, and their acknowledgements."""
+    """The batches of one connection, numbered as they are sent, and their acknowledgements.
 
-    conversation: Conversation
-    in_flight: InFlight
+    The thread in `run` reads the socket and hands over each message directly.
+    """
 
-    def __init__(self, writes: WriteQueue, cluster_id: int) -> None:
+    def __init__(self, channel: Channel, writes: WriteQueue, cluster_id: int) -> None:
+        self._channel = channel
         self._writes = writes
         self._cluster_id = cluster_id
+        self._in_flight = InFlight(self)
         self._seq = 0
+        self._is_over = self._is_finished = False
+        self._error: CallFailed | None = None
+        self._call = channel.call(_WRITE, self)
+
+    def run(self) -> tuple[CallFailed | None, list[PendingWrite]]:
+        """Send and receive until the call ends; return its error and the unanswered writes."""
+        self._writes.begin(self._in_flight)
+        self._channel.serve(lambda: self._is_over)
+        return self._error, self._writes.end(self._in_flight)
 
     def queue(self, batch: list[PendingWrite]) -> None:
         self._seq += 1
         payloads = [pending.payload for pending in batch]
-        self.conversation.queue(write_batch_pieces(self._cluster_id, self._seq, payloads))
+        self._call.queue(write_batch_pieces(self._cluster_id, self._seq, payloads))
 
     def flush(self) -> None:
-        self.conversation.flush()
+        if self._is_finished:
+            self._call.end()
+        self._call.flush()
 
     def finish(self) -> None:
-        self.conversation.finish()
+        self._is_finished = True
 
-    def acknowledge(self, data: bytes) -> None:
+    def on_message(self, message: bytes) -> None:
         """Send the writes gathered since, then release the writers of the oldest batch."""
-        ack = penstock_pb2.WriteAck.FromString(data)
-        batch = self._writes.acked(self.in_flight)
+        ack = penstock_pb2.WriteAck.FromString(message)
+        batch = self._writes.acked(self._in_flight)
         if not ack.refusals:
             for pending in batch:
                 pending.finish(None)
@@ -263,6 +269,9 @@ class _Batches:
         refused = {refusal.index: failure_of(refusal) for refusal in ack.refusals}
         for index, pending in enumerate(batch):
             pending.finish(refused.get(index))
+
+    def on_end(self, error: CallFailed | None) -> None:
+        self._is_over, self._error = True, error
 
 
 class _Windows:
@@ -282,44 +291,36 @@ class _Windows:
         self._batches.put(None)
 
 
-def _status(transport: Transport, timeout_s: float) -> penstock_pb2.StatusReply:
+def _status(channel: Channel, timeout_s: float) -> penstock_pb2.StatusReply:
     """Connect and return the peer's status; raises `RpcError`."""
-    transport.connect(timeout_s)
-    reply = transport.call(_STATUS, penstock_pb2.StatusRequest().SerializeToString(), timeout_s)
-    return penstock_pb2.StatusReply.FromString(reply)
+    channel.connect(timeout_s)
+    request = penstock_pb2.StatusRequest().SerializeToString()
+    return penstock_pb2.StatusReply.FromString(
+        unary(channel, _STATUS, request, timeout_s=timeout_s)
+    )
 
 
 def status_of(target: Target, options: Options) -> penstock_pb2.StatusReply | str:
     """Ask a Pump for its status on a separate connection; if it has none, return why."""
-    with open_transport(options.transport, target.address, target.tls) as transport:
+    with Channel(target.address, target.tls) as channel:
         try:
-            status = _status(transport, options.connect_timeout_s)
+            status = _status(channel, options.connect_timeout_s)
         except grpc.RpcError as error:
             return text_of(error)
     is_meant = status.node_id == target.node_id
     return status if is_meant else f"{target.address} now is {status.node_id}"
 
 
-def _error_of(call: Reply) -> grpc.RpcError | Failure | None:
-    """Wait for a unary call; errors of TiDB-Binlog's Pumps are recognised by their text."""
-    try:
-        message = pump_pb2.WriteBinlogResp.FromString(call.result()).errmsg
-    except grpc.RpcError as error:
-        return error
-    return _failure_by_text(message) if message else None
-
-
-def _failure_by_code(error: grpc.RpcError | None) -> Failure | None:
-    if error is None:
-        return None
+def _failure_by_code(error: CallFailed) -> Failure:
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return Failure(Reason.BROKEN, text_of(error), maybe_stored=True)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Failure(Reason.TIMED_OUT, text_of(error), maybe_stored=True)
-    return _failure_by_text(f"{error.code().name}: {error.details()}")
+    return _failure_by_text(text_of(error))
 
 
 def _failure_by_text(message: str) -> Failure:
+    """Return the failure that an error of TiDB-Binlog's Pumps means, recognised by its text."""
     squeezed = message.lower().replace("_", "")
     for needle, reason in (
         ("larger than max", Reason.INVALID),
@@ -342,55 +343,43 @@ def text_of(error: grpc.RpcError) -> str:
     return f"{error.code().name}: {error.details()}"
 
 
-class _LargeMessages:
-    """The messages of one attempt, and whether all of them are sent."""
-
-    def __init__(self, cluster_id: int, prewrite: LargePrewrite) -> None:
-        self._cluster_id = cluster_id
-        self._prewrite = prewrite
-        self.is_complete = False  # True once the Pump may have all of it.
-
-    def __iter__(self) -> Iterator[bytes]:
-        prewrite, sent = self._prewrite, 0
-        for data in prewrite.chunks():
-            fields = (0, 0, 0) if sent else (self._cluster_id, prewrite.start_ts, len(prewrite))
-            sent += len(data)
-            self.is_complete = sent >= len(prewrite)
-            yield encode_write_piece(*fields, data)
-
-
 def write_large(
-    target: Target, options: Options, prewrite: LargePrewrite, timeout_s: float
+    target: Target, options: Options, prewrite: Payload, timeout_s: float
 ) -> Failure | None:
     """Try once to make a large Prewrite durable on a Pump; None means success.
 
     It uses a dedicated connection, so that no small write waits for it, and first verifies that the
     node at this address is the target. Raises the errors of reading the rows.
     """
-    messages = _LargeMessages(target.cluster_id, prewrite)
-    with open_transport(options.transport, target.address, target.tls) as transport:
+    sent = 0
+
+    def messages() -> Iterator[bytes]:
+        nonlocal sent
+        for data in prewrite.chunks():
+            fields = (0, 0, 0) if sent else (target.cluster_id, prewrite.start_ts, len(prewrite))
+            sent += len(data)
+            yield encode_write_piece(*fields, data)
+
+    with Channel(target.address, target.tls) as channel:
         try:
-            node_id = _status(transport, options.connect_timeout_s).node_id
+            node_id = _status(channel, options.connect_timeout_s).node_id
             if node_id != target.node_id:
                 problem = f"{target.address} now is {node_id}"
                 return Failure(Reason.BROKEN, problem, maybe_stored=False)
-            transport.share()
-            reply = transport.send_all(_WRITE_LARGE, messages, timeout_s)
+            channel.start()
+            reply = stream_unary(channel, _WRITE_LARGE, messages(), timeout_s=timeout_s)
         except grpc.RpcError as error:
+            is_complete = sent >= len(prewrite)
             refusal = refusal_of(target.address, target.tls, error)
             if refusal is not None:
-                return Failure(Reason.CERTIFICATE, str(refusal), messages.is_complete)
-            return _large_failure(error, messages.is_complete)
+                return Failure(Reason.CERTIFICATE, str(refusal), is_complete)
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                problem = "it has no method WriteLarge, so it takes no large transactions"
+                return Failure(Reason.TOO_OLD, problem, maybe_stored=False)
+            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            reason = Reason.TIMED_OUT if is_late else Reason.BROKEN
+            return Failure(reason, text_of(error), is_complete)
     for refused in penstock_pb2.WriteAck.FromString(reply).refusals:
         failure = failure_of(refused)
-        return replace(failure, maybe_stored=failure.maybe_stored and messages.is_complete)
+        return replace(failure, maybe_stored=failure.maybe_stored and sent >= len(prewrite))
     return None
-
-
-def _large_failure(error: grpc.RpcError, maybe_stored: bool) -> Failure:
-    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        problem = "it has no method WriteLarge, so it takes no large transactions"
-        return Failure(Reason.TOO_OLD, problem, maybe_stored=False)
-    is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    reason = Reason.TIMED_OUT if is_late else Reason.BROKEN
-    return Failure(reason, text_of(error), maybe_stored=maybe_stored)

@@ -177,15 +177,14 @@ class GroupWriter:
         timeout_s = session.options.attempt_timeout_s + size / _SUBMIT_BYTES_PER_S
         flight = _Flight(pump, start_ts, start_s, pin, [], timeout_s, done)
         try:
-            flight.prewrites += filter(None, [payload.pending() for payload in payloads])
-            if flight.prewrites:
-                assert len(flight.prewrites) == len(payloads), "a large transaction goes alone"
-                pump.submit_all(flight.prewrites, timeout_s)
-            else:
-                (large,) = payloads
-                failure = large.write_to(pump)
+            if payloads[0].is_large:
+                (large,) = payloads  # A large transaction goes alone.
+                failure = pump.prewrite(large)
                 if failure is not None:
                     raise self._refused(flight, failure)
+            else:
+                flight.prewrites += [PendingWrite(payload.data) for payload in payloads]
+                pump.submit_all(flight.prewrites, timeout_s)
         except BaseException:
             self._roll_back(flight)
             raise
@@ -244,19 +243,14 @@ class GroupWriter:
         self._session.pumps.report_prewrite(pump, failure)
         text = f"pump {pump.node_id}: {failure}"
         if failure.reason is Reason.INVALID:
-            return Malformed(
-                text, "nothing was written; change what the message names", Code.PREWRITE_REFUSED
-            )
+            hint = "nothing was written; change what the message names"
+            return Malformed(text, hint, Code.PREWRITE_REFUSED)
         if failure.reason is Reason.CERTIFICATE:
-            return NeedsOperator(
-                text, "correct the certificates, then start again", Code.PREWRITE_REFUSED
-            )
+            hint = "correct the certificates, then start again"
+            return NeedsOperator(text, hint, Code.PREWRITE_REFUSED)
         if failure.reason is Reason.CLUSTER_MISMATCH:
-            return NeedsOperator(
-                text,
-                "it belongs to another cluster: check its --etcd-urls, and this writer's",
-                Code.CLUSTER_MISMATCH,
-            )
+            hint = "it belongs to another cluster: check its --etcd-urls, and this writer's"
+            return NeedsOperator(text, hint, Code.CLUSTER_MISMATCH)
         return Retryable(text, Code.PREWRITE_NOT_TAKEN)
 
     def _commit(self, flight: _Flight, commit_ts: range) -> None:

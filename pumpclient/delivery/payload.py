@@ -8,118 +8,57 @@ changes ── encoded again where a table has another version ──┬─ whol
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.chunks import DATA_BYTES, before_rows
 from penstock.wire.binlog import Binlog, BinlogType, Origin, PrewriteValue
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from pumpclient.changes import ChangeSet
-from pumpclient.delivery.write_queue import PendingWrite
-from pumpclient.errors import Failure
+from pumpclient.changes import ChangeSet, SpoolFile
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
 
 
-class Taker(Protocol):
-    """A Pump as seen by a payload."""
+class Payload:
+    """A serialized Prewrite; it may be written as often as needed.
 
-    def write(self, payload: bytes) -> Failure | None:
-        """Try once to make a serialized binlog durable; None means success."""
+    With `rows` it is large: they follow `prewrite`, and are read while they are sent.
+    """
 
-    def write_large(self, prewrite: LargePrewrite) -> Failure | None:
-        """Try once to make a large Prewrite durable; None means success."""
-
-
-class Payload(Protocol):
-    """A serialized Prewrite; it may be written as often as needed."""
-
-    start_ts: int
-
-    def __len__(self) -> int: ...
-
-    def write_to(self, pump: Taker) -> Failure | None:
-        """Try once to make the payload durable on `pump`; None means success."""
-
-    def pending(self) -> PendingWrite | None:
-        """Return the payload as a write to queue, or None if it must be sent alone."""
-
-
-class WholePrewrite:
-    """A Prewrite in one message."""
-
-    def __init__(self, prewrite: Binlog) -> None:
+    def __init__(self, prewrite: Binlog, rows: bytes | SpoolFile | None = None) -> None:
         self.start_ts = prewrite.start_ts
-        self.data = encode_binlog(prewrite)
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def write_to(self, pump: Taker) -> Failure | None:
-        return pump.write(self.data)
-
-    def pending(self) -> PendingWrite:
-        return PendingWrite(self.data)
-
-
-class Rows(Protocol):
-    """Row changes that can be read as often as needed."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return bytes from `offset` on; fewer than `length` only at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowsInMemory:
-    """Row changes that the caller already has as bytes."""
-
-    data: bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self.data[offset : offset + length]
-
-
-class LargePrewrite:
-    """A Prewrite whose rows are read while they are sent."""
-
-    def __init__(self, prewrite: Binlog, rows: Rows) -> None:
-        """Append `rows` to `prewrite`, whose `prewrite_value` precedes the rows."""
-        head = encode_binlog(replace(prewrite, prewrite_value=b""))
-        begin = prewrite.prewrite_value
-        self.start_ts = prewrite.start_ts
-        self._head = before_rows(head, len(begin) + rows.size_bytes) + begin
+        self.is_large = rows is not None
+        if rows is None:
+            rows, self.data = b"", encode_binlog(prewrite)
+        else:
+            head = encode_binlog(replace(prewrite, prewrite_value=b""))
+            begin = prewrite.prewrite_value
+            size_bytes = len(rows) if isinstance(rows, bytes) else rows.size_bytes
+            self.data = before_rows(head, len(begin) + size_bytes) + begin
         self._rows = rows
 
+    @classmethod
+    def of(cls, prewrite: Binlog, large_bytes: int) -> Payload:
+        """Return a Prewrite as one message, or in chunks if its rows exceed `large_bytes`."""
+        rows = prewrite.prewrite_value
+        is_large = len(rows) > large_bytes
+        return cls(replace(prewrite, prewrite_value=b""), rows) if is_large else cls(prewrite)
+
     def __len__(self) -> int:
-        return len(self._head) + self._rows.size_bytes
-
-    def write_to(self, pump: Taker) -> Failure | None:
-        return pump.write_large(self)
-
-    def pending(self) -> None: ...
+        rows = self._rows
+        return len(self.data) + (len(rows) if isinstance(rows, bytes) else rows.size_bytes)
 
     def chunks(self) -> Iterator[bytes]:
-        first = DATA_BYTES - len(self._head)
-        yield self._head + self._rows.read(0, first)
-        for offset in range(first, self._rows.size_bytes, DATA_BYTES):
-            yield self._rows.read(offset, DATA_BYTES)
+        first = DATA_BYTES - len(self.data)
+        yield self.data + self._read(0, first)
+        for offset in range(first, len(self) - len(self.data), DATA_BYTES):
+            yield self._read(offset, DATA_BYTES)
 
-
-def payload_of(prewrite: Binlog, large_bytes: int) -> WholePrewrite | LargePrewrite:
-    """Return a Prewrite as one message, or in chunks if its rows exceed `large_bytes`."""
-    if len(prewrite.prewrite_value) <= large_bytes:
-        return WholePrewrite(prewrite)
-    rows = RowsInMemory(prewrite.prewrite_value)
-    return LargePrewrite(replace(prewrite, prewrite_value=b""), rows)
+    def _read(self, offset: int, length: int) -> bytes:
+        if isinstance(self._rows, bytes):
+            return self._rows[offset : offset + length]
+        return self._rows.read(offset, length)
 
 
 def bring_up_to_date(changes: ChangeSet, schemas: Schemas) -> None:
@@ -163,6 +102,6 @@ def prewrite_of(
         prewrite_value=changes.value(version) if rows is None else value,
         origin=origin,
     )
-    if rows is not None:
-        return LargePrewrite(prewrite, rows)
-    return WholePrewrite(prewrite) if large_bytes is None else payload_of(prewrite, large_bytes)
+    if rows is not None or large_bytes is None:
+        return Payload(prewrite, rows)
+    return Payload.of(prewrite, large_bytes)

@@ -10,16 +10,23 @@ etcd's list and our own writes decide together:
 
 A Pump without space is left alone for a while (`Backoff`) but stays available.
 
+A strategy chooses the Pump of the next Prewrite (`Selector`):
+
+    range   one after the other
+    hash    by the transaction's start_ts; a retry moves on to the next Pump
+    score   smooth weighted rotation by the score that Pumps report (a b a c a b a …)
+
 Only a Prewrite may go to any available Pump. All later binlogs of a transaction go to the Pump of
 its Prewrite, whatever its state: a Pump accepts Commits even while closing.
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -31,12 +38,12 @@ from penstock.cluster.node_registry import (
     parse_labels,
 )
 from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient.delivery.connection import PumpWriter, Target, status_of, write_large
-from pumpclient.delivery.payload import LargePrewrite
-from pumpclient.delivery.selector import Candidate, Selector
+from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.errors import Failure, NoPump, Reason
 from pumpclient.options import Options, Tls
@@ -49,6 +56,54 @@ _LARGE_BYTES_PER_S_MIN: Final = 8 << 20
 # For these no Pump is at fault, or the binlog is and not the Pump.
 _BLAMELESS: Final = frozenset({Reason.BUSY, Reason.INVALID, Reason.NO_SPACE, Reason.TOO_OLD})
 _FATAL: Final = frozenset({Reason.BROKEN, Reason.CERTIFICATE, Reason.TIMED_OUT, Reason.NOT_ONLINE})
+
+
+# 2^64 divided by the golden ratio: multiplication by it spreads neighbours far apart.
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_STRATEGIES: Final = ("range", "hash", "score")
+
+
+class Selector:
+    """A strategy; not thread-safe, its owner holds the lock."""
+
+    def __init__(self, strategy: str) -> None:
+        """Start in a strategy's initial state; an unknown name raises `NeedsOperator`."""
+        if strategy not in _STRATEGIES:
+            near = difflib.get_close_matches(strategy, _STRATEGIES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(_STRATEGIES)}"
+            raise NeedsOperator(f"unknown strategy {strategy!r}", hint, Code.SETTING_VALUE)
+        self._strategy = strategy
+        self._seen: tuple[str, ...] = ()
+        self._next = 0
+        self._credit: dict[str, int] = {}
+
+    def pick(self, scores: Mapping[str, int], start_ts: int, retry: int) -> str:
+        """Return the node id of one of the Pumps, which are given in order with their scores."""
+        node_ids = tuple(scores)
+        if self._strategy == "hash":
+            # Under light load the low 18 bits of timestamps are nearly all alike, so `start_ts mod
+            # 2` would send everything to one of two Pumps: the bits are mixed first.
+            mixed = (start_ts * _SPREAD & 0xFFFF_FFFF_FFFF_FFFF) >> 32
+            return node_ids[(mixed + retry) % len(node_ids)]
+        if self._strategy == "score":
+            return self._most_credit(scores)
+        if node_ids != self._seen:
+            self._seen, self._next = node_ids, 0
+        position = self._next % len(node_ids)
+        self._next = position + 1
+        return node_ids[position]
+
+    def _most_credit(self, scores: Mapping[str, int]) -> str:
+        """Return the Pump with the most credit, after all have earned their score."""
+        weights = {node_id: max(score, 0) for node_id, score in scores.items()}
+        if not any(weights.values()):
+            weights = dict.fromkeys(weights, 1)
+        # Pumps that are gone lose their credit: a Pump that comes back starts at zero.
+        credit = {node_id: self._credit.get(node_id, 0) + w for node_id, w in weights.items()}
+        best = max((node_id for node_id, w in weights.items() if w), key=lambda each: credit[each])
+        credit[best] -= sum(weights.values())
+        self._credit = credit
+        return best
 
 
 class Backoff:
@@ -114,12 +169,14 @@ class Pump:
         self.submit(pending, timeout_s)
         return pending.settle(timeout_s)
 
-    def write_large(self, prewrite: LargePrewrite) -> Failure | None:
-        """Try once to make a large Prewrite durable here, on a separate connection."""
+    def prewrite(self, payload: Payload) -> Failure | None:
+        """Try once to make a Prewrite durable here; a large one uses a separate connection."""
+        if not payload.is_large:
+            return self.write(payload.data)
         if self._closed:
             return Failure(Reason.BROKEN, "the client is closed", maybe_stored=False)
-        timeout_s = self._options.attempt_timeout_s + len(prewrite) / _LARGE_BYTES_PER_S_MIN
-        return write_large(self._target(), self._options, prewrite, timeout_s)
+        timeout_s = self._options.attempt_timeout_s + len(payload) / _LARGE_BYTES_PER_S_MIN
+        return write_large(self._target(), self._options, payload, timeout_s)
 
     def status(self) -> penstock_pb2.StatusReply | str:
         return status_of(self._target(), self._options)
@@ -130,7 +187,7 @@ class Pump:
     def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
         with self._lock:
             if self._writer is None and not self._closed:
-                self._writer = self._open_writer()
+                self._writer = PumpWriter(self._target(), self._options)
             writer = self._writer
         if writer is None:
             for pending in pendings:
@@ -168,9 +225,6 @@ class Pump:
             writer.close(timeout_s)
         for retirement in self._retirements:
             retirement.join()
-
-    def _open_writer(self) -> PumpWriter:
-        return PumpWriter(self._target(), self._options)
 
     def _target(self) -> Target:
         return Target(
@@ -234,8 +288,8 @@ class Pumps:
             able = [p for p in able if self._preferred.items() <= p.labels.items()] or able
             if not able:
                 return None
-            candidates = [Candidate(p.node_id, p.score) for p in able]
-            return able[self._selector.pick(candidates, start_ts, retry)]
+            scores = {pump.node_id: pump.score for pump in able}
+            return self._pumps[self._selector.pick(scores, start_ts, retry)]
 
     def report_prewrite(self, pump: Pump, failure: Failure | None) -> None:
         """Record a Prewrite's outcome; a Pump without space also gets none for a while."""
@@ -262,23 +316,17 @@ class Pumps:
     def missing(self) -> NoPump:
         known = self.all
         if not known:
-            return NoPump(
-                "no Pump is registered in etcd", hint="start one: python -m pump", code=Code.NO_PUMP
-            )
+            problem, hint = "no Pump is registered in etcd", "start one: python -m pump"
+            return NoPump(problem, hint, Code.NO_PUMP)
         if not any(map(self._is_ours, known)):
             borne = "; ".join(f"{p.node_id}: {labels_text(p.labels) or 'none'}" for p in known)
-            return NoPump(
-                f"no Pump bears the labels {labels_text(self._wanted)}",
-                hint=f"correct the client's, or start such a Pump; there are: {borne}",
-                code=Code.NO_PUMP,
-            )
+            problem = f"no Pump bears the labels {labels_text(self._wanted)}"
+            hint = f"correct the client's, or start such a Pump; there are: {borne}"
+            return NoPump(problem, hint, Code.NO_PUMP)
         names = ", ".join(pump.node_id for pump in known if self._is_ours(pump))
         such = f" with the labels {labels_text(self._wanted)}" if self._wanted else ""
-        return NoPump(
-            f"no Pump{such} is online; registered are {names}",
-            hint="look at `penstock ctl pumps`, start one",
-            code=Code.NO_PUMP,
-        )
+        problem = f"no Pump{such} is online; registered are {names}"
+        return NoPump(problem, "look at `penstock ctl pumps`, start one", Code.NO_PUMP)
 
     @property
     def all(self) -> Sequence[Pump]:

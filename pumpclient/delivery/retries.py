@@ -30,29 +30,21 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
+from pumpclient.delivery.pump_set import Pump
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.errors import Failure, Reason
 
 log = logging.getLogger(__name__)
 
 
-class Destination(Protocol):
-    """A Pump as seen by deliveries."""
-
-    node_id: str
-
-    def submit(self, pending: PendingWrite, timeout_s: float) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One Commit or Rollback in progress; `done` is set once it is acknowledged."""
 
-    pump: Destination
+    pump: Pump
     payload: bytes
     what: str
     abandon_at_s: float  # On the monotonic clock, like `next_try_s`.
@@ -94,7 +86,7 @@ class Deliveries:
             self._changed.notify()
         return True
 
-    def roll_back(self, pump: Destination, start_ts: int, *, keep_trying_s: float) -> None:
+    def roll_back(self, pump: Pump, start_ts: int, *, keep_trying_s: float) -> None:
         """Undo a Prewrite that `pump` may hold; the caller must satisfy rule 1 above."""
         binlog = Binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts)
         self.add(
@@ -108,7 +100,7 @@ class Deliveries:
             )
         )
 
-    def hurry(self, pump: Destination) -> None:
+    def hurry(self, pump: Pump) -> None:
         """Immediately retry unacknowledged deliveries of a Pump that has a new address."""
         with self._changed:
             for delivery in self._open:

@@ -80,7 +80,6 @@ OTHERS: dict[str, Bench] = {
     "apply.replica.mixed drainer.replica": apply_replica.measure,
     "apply.load_data.insert drainer.load_data": apply_load_data.measure,
     **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
-    "pump.write.transport.": pump_matrix.measure_transports,
     "pump.unary.": pump_unary.measure,
     "pump.copies.rate": pump_copies.measure,
     "pump.copies.refill pump.copies.scrub": pump_refill.measure,

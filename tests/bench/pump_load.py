@@ -43,7 +43,6 @@ class Load:
     writers: int
     seconds: float
     first_ts: int
-    transport: str = "http2"
 
 
 class Clock:
@@ -148,7 +147,7 @@ def with_outstanding(writer: PumpWriter, load: Load, until_s: float) -> array[fl
 def run(load: Load) -> dict[str, float]:
     """Write for as long as asked for, and report how it went."""
     target = Target(node_id=load.node_id, address=load.address, cluster_id=load.cluster_id)
-    writer = PumpWriter(target, Options(transport=load.transport))
+    writer = PumpWriter(target, Options())
     try:
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         write = with_threads if load.writers <= THREADS_MAX else with_outstanding

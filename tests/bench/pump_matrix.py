@@ -11,18 +11,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pumpclient.options import TRANSPORTS
 from tests.bench.figure import Figure, percentile
 from tests.bench.pump_raw import write_raw
-from tests.bench.pump_rig import Measured, Rig
+from tests.bench.pump_rig import Rig
 
 SIZES = {"128b": 128, "1k": 1024, "10k": 10 << 10, "100k": 100 << 10}
 WRITERS = (1, 10, 256, 1000)
 SECONDS = 1.5
 RAW_SECONDS = 0.5
 ACK_SECONDS = 4.0
-TRANSPORT_WRITERS = (1, 16, 256)
-TRANSPORT_ROUNDS = 2
 
 
 def measure(size: str, home: Path) -> Iterator[Figure]:
@@ -54,32 +51,6 @@ def _cell(rig: Rig, folder: Path, size: str, manner: str, writers: int) -> Figur
         baseline=raw.rate,
         detail=detail,
     )
-
-
-def measure_transports(home: Path) -> Iterator[Figure]:
-    """Yield `pump.write.transport.1k.w<writers>`: our own HTTP/2 against grpcio, in turns."""
-    with Rig(home, sync=True) as rig:
-        for writers in TRANSPORT_WRITERS:
-            found: dict[str, list[Measured]] = {"http2": [], "grpcio": []}
-            for transport in ("grpcio", "http2") * TRANSPORT_ROUNDS:
-                measured = rig.load(
-                    value_bytes=SIZES["1k"], writers=writers, seconds=SECONDS, transport=transport
-                )
-                found[transport].append(measured)
-            ours, theirs = (
-                max(found[name], key=lambda measured: measured.rate) for name in TRANSPORTS
-            )
-            detail = ours.detail(SIZES["1k"])
-            detail["grpcio_client_cpu_us"] = round(theirs.client_us, 1)
-            detail["grpcio_server_cpu_us"] = round(theirs.server_us, 1)
-            detail["grpcio_p50_ms"] = round(theirs.p50_ms, 2)
-            yield Figure(
-                name=f"pump.write.transport.1k.w{writers}",
-                value=2 * ours.rate,
-                unit="binlogs/s",
-                baseline=2 * theirs.rate,
-                detail=detail,
-            )
 
 
 def measure_ack(home: Path) -> Iterator[Figure]:

@@ -107,7 +107,6 @@ class Rig:
         value_bytes: int,
         writers: int,
         seconds: float,
-        transport: str = "http2",
         client: str = "tests.bench.pump_load",
         first_ts: int = 0,
         **more: int,
@@ -121,7 +120,6 @@ class Rig:
             writers=writers,
             seconds=seconds,
             first_ts=first_ts or self.next_ts(),
-            transport=transport,
         )
         before, before_s = self.details(), self._cpu_s()
         command = [sys.executable, "-m", client, json.dumps(asdict(load) | more)]

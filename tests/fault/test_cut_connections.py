@@ -19,7 +19,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient.delivery.connection import PumpWriter, Target
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.errors import Failure
-from pumpclient.options import TRANSPORTS, Options
+from pumpclient.options import Options
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 pytestmark = pytest.mark.fault
@@ -102,10 +102,10 @@ def relay(pump: ScriptedPump) -> Iterator[CuttingRelay]:
     relay.close()
 
 
-def session(address: str, stamps: Iterator[int], transport: str) -> dict[int, Failure | None]:
+def session(address: str, stamps: Iterator[int]) -> dict[int, Failure | None]:
     """Write alone, then several at once, then alone again; return how each write ended."""
     target = Target(node_id="pump-1", address=address, cluster_id=7)
-    writer = PumpWriter(target, Options(transport=transport))
+    writer = PumpWriter(target, Options())
     ended: dict[int, Failure | None] = {}
     try:
         for count in (1, 5, 1):
@@ -142,28 +142,16 @@ def test_a_session_cut_at_any_byte_loses_nothing_acknowledged_and_stores_nothing
     pump: ScriptedPump, relay: CuttingRelay, way: str, step: int
 ) -> None:
     stamps = itertools.count(1)
-    assert set(session(relay.address, stamps, "http2").values()) == {None}
+    assert set(session(relay.address, stamps).values()) == {None}
     length = relay.passed[way == "down"]
     assert length > 200
     failures = 0
     for cut in range(0, length, step):
         relay.cut(cut if way == "up" else UNLIMITED, cut if way == "down" else UNLIMITED)
-        ended = session(relay.address, stamps, "http2")
+        ended = session(relay.address, stamps)
         check(pump, ended)
         failures += any(ended.values())
     assert failures > length // step // 2, "it was hardly ever cut"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("up", [0, 100, 400])
-def test_both_transports_say_the_same_of_a_cut_session(
-    pump: ScriptedPump, relay: CuttingRelay, transport: str, up: int
-) -> None:
-    relay.cut(up, UNLIMITED)
-    ended = session(relay.address, itertools.count(1), transport)
-    check(pump, ended)
-    assert None in ended.values(), "the next connection is whole"
 
 
 def await_data(connection: socket.socket, flags: int, stream_id: int) -> None:
@@ -198,7 +186,7 @@ def test_what_a_goaway_says_was_never_looked_at_goes_out_again_by_itself(
     pump: ScriptedPump, relay: CuttingRelay
 ) -> None:
     relay.script = status_then_goaway
-    ended = session(relay.address, itertools.count(1), "http2")
+    ended = session(relay.address, itertools.count(1))
     assert set(ended.values()) == {None}
     assert relay.script is None
     check(pump, ended)

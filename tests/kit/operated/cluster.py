@@ -673,7 +673,7 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
     }
 
     @contextmanager
-    def channel(address: str, tls: object) -> Iterator[str]:
+    def channel(address: str, *_: object) -> Iterator[str]:
         yield address
 
     client = SimpleNamespace(close=lambda: None)

@@ -15,7 +15,7 @@ from penstock.log.chunks import DATA_BYTES, head_of
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import decode_binlog, decode_prewrite_value, encode_binlog
 from pumpclient.changes import Changes, ChangeSet, SpoolFile
-from pumpclient.delivery.payload import LargePrewrite, RowsInMemory, WholePrewrite, payload_of
+from pumpclient.delivery.payload import Payload
 from pumpclient.rows import Table
 from tests.unit.penstock.ddl_session import DdlSession
 
@@ -101,21 +101,21 @@ def test_a_file_holds_the_same_changes_in_the_same_order_as_memory_also_after_a_
 def test_a_large_prewrite_in_pieces_is_the_binlog_that_a_message_would_be(size: int) -> None:
     rows = bytes(size)
     whole = replace(PREWRITE, prewrite_value=rows)
-    large = payload_of(whole, 0)
-    assert isinstance(large, LargePrewrite)
+    large = Payload.of(whole, 0)
+    assert large.is_large
     for _ in range(2):
         chunks = list(large.chunks())
         assert all(0 < len(chunk) <= DATA_BYTES for chunk in chunks)
         assert decode_binlog(b"".join(chunks)) == whole
     assert len(large) == sum(map(len, chunks))
     assert head_of(chunks[0], len(large)) == encode_binlog(PREWRITE)
-    small = payload_of(whole, size)
-    assert isinstance(small, WholePrewrite)
+    small = Payload.of(whole, size)
+    assert not small.is_large
     assert small.data == encode_binlog(whole)
 
 
 def test_what_stands_before_the_rows_may_be_given_with_the_prewrite() -> None:
-    large = LargePrewrite(replace(PREWRITE, prewrite_value=b"\x08\x05"), RowsInMemory(b""))
+    large = Payload(replace(PREWRITE, prewrite_value=b"\x08\x05"), b"")
     found = decode_binlog(b"".join(large.chunks()))
     assert decode_prewrite_value(found.prewrite_value) == PrewriteValue(schema_version=5)
 

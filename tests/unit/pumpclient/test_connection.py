@@ -12,7 +12,7 @@ from penstock.wire.codec import encode_binlog
 from pumpclient.delivery.connection import PumpWriter, Target
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.errors import Failure, Reason
-from pumpclient.options import TRANSPORTS, Options
+from pumpclient.options import Options
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 Refusal = penstock_pb2.Refusal
@@ -33,13 +33,13 @@ def make_pump() -> Iterator[MakePump]:
         pump.stop()
 
 
-@pytest.fixture(params=TRANSPORTS)
-def make_writer(request: pytest.FixtureRequest, make_pump: MakePump) -> Iterator[MakeWriter]:
+@pytest.fixture
+def make_writer(make_pump: MakePump) -> Iterator[MakeWriter]:
     writers: list[PumpWriter] = []
 
     def make(pump: ScriptedPump, node_id: str = "pump-1", **options: Any) -> PumpWriter:
         target = Target(node_id=node_id, address=pump.address, cluster_id=7)
-        writers.append(PumpWriter(target, Options(transport=request.param, **options)))
+        writers.append(PumpWriter(target, Options(**options)))
         return writers[-1]
 
     yield make

@@ -13,9 +13,8 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo
-from pumpclient.delivery.pump_set import Pumps
-from pumpclient.delivery.selector import selector_for
-from pumpclient.lost_ddl import LostDdl
+from pumpclient.ddl import LostDdl
+from pumpclient.delivery.pump_set import Pumps, Selector
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
 from tests.kit.fakes.history import MemoryHistory
@@ -154,7 +153,7 @@ def scripted() -> Iterator[Callable[[str], ScriptedPump]]:
 
 def test_all_pumps_that_are_online_are_asked(scripted: Callable[[str], ScriptedPump]) -> None:
     first, other = scripted("pump-1"), scripted("stranger")
-    pumps = Pumps(7, selector_for("range"), Options())
+    pumps = Pumps(7, Selector("range"), Options())
     addresses = {
         "pump-1": (first.address, NodeState.ONLINE),
         "pump-2": (other.address, NodeState.ONLINE),

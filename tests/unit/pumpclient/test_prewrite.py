@@ -13,11 +13,10 @@ from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
-from pumpclient.delivery.payload import LargePrewrite, RowsInMemory, WholePrewrite
-from pumpclient.delivery.prewrite import Prewriter
-from pumpclient.delivery.pump_set import Pumps
+from pumpclient.changes import SpoolFile
+from pumpclient.delivery.payload import Payload
+from pumpclient.delivery.pump_set import Pumps, Selector
 from pumpclient.delivery.retries import Deliveries
-from pumpclient.delivery.selector import selector_for
 from pumpclient.delivery.session import Session
 from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options
@@ -37,8 +36,8 @@ QUICK: dict[str, Any] = {
 }
 
 
-def prewrite_of(start_ts: int) -> WholePrewrite:
-    return WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
+def prewrite_of(start_ts: int) -> Payload:
+    return Payload(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts))
 
 
 class Cluster:
@@ -47,21 +46,19 @@ class Cluster:
     def __init__(self, write_timeout_s: float = 2, strategy: str = "range", **options: Any):
         self.options = Options(**{**QUICK, **options})
         self.scripted: list[ScriptedPump] = []
-        self.pumps = Pumps(7, selector_for(strategy), self.options)
+        self.pumps = Pumps(7, Selector(strategy), self.options)
         self.deliveries = Deliveries(
             retry_s=self.options.commit_retry_s,
             attempt_timeout_s=self.options.attempt_timeout_s,
             count_max=self.options.deliveries_max,
         )
         self.pumps.on_moved = self.deliveries.hurry
-        self.prewriter = Prewriter(self.pumps, self.deliveries, write_timeout_s, self.options)
         self.session = Session(
             oracle=MemoryOracle(),
             schemas=None,  # type: ignore[arg-type]  # Nothing here looks at tables,
             fence=None,  # type: ignore[arg-type]  # nor pins their version.
             pumps=self.pumps,
             deliveries=self.deliveries,
-            prewriter=self.prewriter,
             write_timeout_s=write_timeout_s,
             options=self.options,
         )
@@ -77,7 +74,7 @@ class Cluster:
         )
 
     def prewrite(self, start_ts: int) -> str:
-        return self.prewriter.write(prewrite_of(start_ts)).node_id
+        return self.session.prewrite(prewrite_of(start_ts)).node_id
 
     def close(self) -> None:
         self.deliveries.close(1)
@@ -132,7 +129,7 @@ def test_a_commit_follows_its_pump_to_another_address_at_once(
 ) -> None:
     cluster = cluster_of(write_timeout_s=120, commit_retry_s=60)
     (before,) = cluster.start("a")
-    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.session.prewrite(prewrite_of(1))
     before.stop()
     commit = Binlog(tp=BinlogType.COMMIT, start_ts=1, commit_ts=2)
     start_s = time.monotonic()
@@ -300,7 +297,7 @@ def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
 ) -> None:
     cluster = cluster_of()
     a, b = cluster.start("a", "b")
-    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.session.prewrite(prewrite_of(1))
     cluster.list_pumps(NodeState.CLOSING)
     cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
     assert kinds(a) == [(BinlogType.PREWRITE, 1), (BinlogType.COMMIT, 1)]
@@ -310,7 +307,7 @@ def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
 def test_a_commit_waits_out_a_restart_of_its_pump(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(write_timeout_s=10)
     a, _ = cluster.start("a", "b")
-    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.session.prewrite(prewrite_of(1))
     a.stop()
     revived = cluster.scripted[0] = ScriptedPump("a", port=a.port)
     cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
@@ -322,7 +319,7 @@ def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
 ) -> None:
     cluster = cluster_of(write_timeout_s=0.2)
     a, _ = cluster.start("a", "b")
-    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.session.prewrite(prewrite_of(1))
     a.stop()
     with pytest.raises(OutcomeUnknown) as unknown:
         cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
@@ -336,7 +333,7 @@ def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
 def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf) -> None:
     cluster = cluster_of(write_timeout_s=5)
     (a,) = cluster.start("a")
-    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.session.prewrite(prewrite_of(1))
     a.verdict = lambda payload: (Refusal.INVALID, "it was rolled back")
     with pytest.raises(Retryable, match=r"did not happen.*it was rolled back"):
         cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
@@ -345,7 +342,7 @@ def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf
 def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
-    home = cluster.prewriter.write(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1)))
+    home = cluster.session.prewrite(prewrite_of(1))
     a.stop()
     moved = cluster.scripted[0] = ScriptedPump("a")
     cluster.list_pumps()
@@ -356,22 +353,19 @@ def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf)
 def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
-    with (
-        pytest.raises(Retryable, match="no oracle"),
-        cluster.session.prewritten(WholePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1))),
-    ):
+    with pytest.raises(Retryable, match="no oracle"), cluster.session.prewritten(prewrite_of(1)):
         raise Retryable("no oracle", code=Code.ETCD_AWAY)
     eventually(lambda: (BinlogType.ROLLBACK, 1) in kinds(a))
 
 
-def large_prewrite(start_ts: int = 1, rows: bytes = bytes(3 << 20)) -> LargePrewrite:
-    return LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts), RowsInMemory(rows))
+def large_prewrite(start_ts: int = 1, rows: bytes | SpoolFile = bytes(3 << 20)) -> Payload:
+    return Payload(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts), rows)
 
 
 def test_a_large_prewrite_goes_to_one_pump_in_chunks(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
     (pump,) = cluster.start("pump-1")
-    assert cluster.prewriter.write(large_prewrite()).node_id == "pump-1"
+    assert cluster.session.prewrite(large_prewrite()).node_id == "pump-1"
     (taken,) = pump.large
     assert decode_binlog(taken).prewrite_value == bytes(3 << 20)
     assert cluster.pumps.available
@@ -383,7 +377,7 @@ def test_a_large_prewrite_that_a_pump_refuses_begins_again_on_the_next(
     cluster = cluster_of()
     first, second = cluster.start("pump-1", "pump-2")
     first.verdict = lambda payload: FULL
-    homes = {cluster.prewriter.write(large_prewrite(ts)).node_id for ts in (1, 2)}
+    homes = {cluster.session.prewrite(large_prewrite(ts)).node_id for ts in (1, 2)}
     assert homes == {"pump-2"}
     assert [decode_binlog(data).start_ts for data in second.large] == [1, 2]
 
@@ -393,7 +387,7 @@ def test_a_large_prewrite_over_the_pumps_limit_is_malformed(cluster_of: ClusterO
     (pump,) = cluster.start("pump-1")
     pump.verdict = lambda payload: (Refusal.INVALID, "larger than this Pump's limit of 5")
     with pytest.raises(Malformed, match=r"limit of 5.*nothing was written"):
-        cluster.prewriter.write(large_prewrite())
+        cluster.session.prewrite(large_prewrite())
     pump.verdict = lambda payload: None
     assert cluster.prewrite(2) == "pump-1"
 
@@ -404,26 +398,27 @@ def test_pumps_without_the_method_are_passed_over_and_named_when_there_is_no_oth
     cluster = cluster_of()
     cluster.start("pump-1", has_large=False)
     with pytest.raises(NeedsOperator, match=r"pump-1.*no method WriteLarge.*update the Pumps"):
-        cluster.prewriter.write(large_prewrite())
+        cluster.session.prewrite(large_prewrite())
     cluster.start("pump-2")
-    assert cluster.prewriter.write(large_prewrite(2)).node_id == "pump-2"
+    assert cluster.session.prewrite(large_prewrite(2)).node_id == "pump-2"
     assert cluster.prewrite(3) in ("pump-1", "pump-2")
 
 
 def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of: ClusterOf) -> None:
     cluster = cluster_of()
 
-    class Broken:
-        size_bytes = 4 << 20
-
+    class Broken(SpoolFile):
         def read(self, offset: int, length: int) -> bytes:
             if offset > 2 << 20:
                 raise NeedsOperator("the file is gone", hint="look", code=Code.DDL_UNSUPPORTED)
             return bytes(length)
 
+    broken = Broken(None)
+    broken.size_bytes = 4 << 20
     (pump,) = cluster.start("pump-1")
     with pytest.raises(NeedsOperator, match="the file is gone"):
-        cluster.prewriter.write(LargePrewrite(Binlog(tp=BinlogType.PREWRITE, start_ts=1), Broken()))
+        cluster.session.prewrite(large_prewrite(rows=broken))
+    broken.close()
     assert pump.large == []
 
 
@@ -432,7 +427,7 @@ def test_a_rollback_that_is_one_too_many_is_named_and_left_to_the_pumps_resolver
 ) -> None:
     cluster = cluster_of(deliveries_max=1)
     (pump,) = cluster.start("pump-1")
-    homes = [cluster.prewriter.write(prewrite_of(n)) for n in (1, 2)]
+    homes = [cluster.session.prewrite(prewrite_of(n)) for n in (1, 2)]
     pump.gate.clear()
     for start_ts, home in enumerate(homes, 1):
         cluster.session.roll_back(home, start_ts)

@@ -9,8 +9,7 @@ import pytest
 
 from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
-from pumpclient.delivery.pump_set import Backoff, Pumps
-from pumpclient.delivery.selector import selector_for
+from pumpclient.delivery.pump_set import Backoff, Pumps, Selector
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
 
@@ -34,7 +33,7 @@ def make() -> Iterator[Make]:
     made: list[Pumps] = []
 
     def pumps(*statuses: NodeStatus, strategy: str = "range", **options: Any) -> Pumps:
-        made.append(Pumps(7, selector_for(strategy), Options(**options)))
+        made.append(Pumps(7, Selector(strategy), Options(**options)))
         made[-1].follow(statuses)
         return made[-1]
 
