@@ -36,11 +36,11 @@ from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.routing import rename_tables
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.syntax.statements import (
-    AddKey,
     AlterSchema,
     CreateSchema,
     DropTables,
     IndexStatement,
+    KeyDef,
     RenameTables,
     Statement,
     TableRef,
@@ -396,8 +396,8 @@ def _drop_before(made: Statement) -> str:
     if isinstance(made, CreateSchema):
         return f"DROP DATABASE IF EXISTS {quote_name(made.name)}"
     table = _written(made.refs[0])
-    if isinstance(made, IndexStatement) and isinstance(made.operation, AddKey):
-        return f"DROP INDEX IF EXISTS {quote_name(made.operation.key.name or '')} ON {table}"
+    if isinstance(made, IndexStatement) and isinstance(made.operation, KeyDef):
+        return f"DROP INDEX IF EXISTS {quote_name(made.operation.name or '')} ON {table}"
     return f"DROP TABLE IF EXISTS {table}"
 
 

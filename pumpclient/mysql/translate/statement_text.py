@@ -46,7 +46,6 @@ from penstock.ddl.syntax.statements import (
     AlterTable,
     ChangeColumn,
     ColumnDef,
-    ColumnPlace,
     CreateTable,
     DropColumn,
     Edit,
@@ -356,9 +355,9 @@ def _take(order: list[_Place], name: str) -> int:
 
 
 def _position(order: list[_Place], column: ColumnDef, otherwise: int) -> int:
-    if column.place is ColumnPlace.FIRST:
+    if column.after == "":
         return 0
-    if column.place is ColumnPlace.AFTER:
+    if column.after is not None:
         names = [each.name for each in order]
         return names.index(column.after.lower()) + 1 if column.after.lower() in names else otherwise
     return otherwise

@@ -25,88 +25,60 @@ from penstock.ddl.parse.partition_clauses import (
     partition_by,
     partition_operation,
 )
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AddKey,
-    AlterKey,
-    AlterTable,
-    ChangeColumn,
-    CharsetClause,
-    ColumnDef,
-    Convert,
-    DropColumn,
-    DropKey,
-    DropPrimary,
-    Edit,
-    Flavor,
-    ForeignEdit,
-    Operation,
-    OwnPeriod,
-    Part,
-    PartitionBy,
-    Partitions,
-    RenameColumn,
-    RenameKey,
-    RenameTo,
-    SetDefault,
-    SetOptions,
-    TableOptions,
-    Untracked,
-    Versioning,
-)
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.tables.default_values import NATIVE_ZEROS
 
 
-def alter_table(cur: Cursor) -> AlterTable:
+def alter_table(cur: Cursor) -> ast.AlterTable:
     """Read the rest of an ALTER TABLE."""
     absent = cur.if_exists()
     ref = cur.table_ref()
     cur.waits()
     cur.period = versioning.named_period(cur)
-    parts: list[Part] = []
+    parts: list[ast.Part] = []
     while not cur.at_end():
         if cur.is_word("PARTITION", "BY"):
             start = cur.token.start
             is_by_time = versioning.take_partitions(cur, "REMOVE PARTITIONING")
-            operation = PartitionBy(()) if is_by_time else partition_by(cur)
-            parts.append(Part(operation, start, cur.last_end))
+            operation = ast.PartitionBy(()) if is_by_time else partition_by(cur)
+            parts.append(ast.Part(operation, start, cur.last_end))
             break
         parts += _grouped(cur) or [_part(cur)]
         if not cur.take_sign(","):
             # Table options and partitioning clauses may follow without commas.
             last = cur.is_word("PARTITION", "BY") or cur.is_word("REMOVE", "PARTITIONING")
-            if not last and not isinstance(parts[-1].operation, SetOptions):
+            if not last and not isinstance(parts[-1].operation, ast.TableOptions):
                 break
         elif cur.at_end():
             cur.fail("an operation")
-    if len(parts) > 1 and any(isinstance(p.operation, Partitions) for p in parts):
+    if len(parts) > 1 and any(isinstance(p.operation, ast.Partitions) for p in parts):
         cur.refuse("partition operations among others", "use two statements, as MySQL wants it")
-    return AlterTable(ref=ref, parts=tuple(parts), if_exists=absent)
+    return ast.AlterTable(ref=ref, parts=tuple(parts), if_exists=absent)
 
 
-def _part(cur: Cursor) -> Part:
+def _part(cur: Cursor) -> ast.Part:
     start, edits, foreign = cur.token.start, len(cur.edits), len(cur.foreign)
     operation = versioning.take_operation(cur) or _period(cur) or _operation(cur)
-    is_dropped = isinstance(operation, Versioning)
+    is_dropped = isinstance(operation, ast.Versioning)
     if versioning.is_of_period(cur, operation):
-        operation, is_dropped = Untracked(tuning=True), True
+        operation, is_dropped = ast.Untracked(tuning=True), True
     if is_dropped:
         del cur.edits[edits:], cur.foreign[foreign:]
         cur.drop_text(start)
     return _placed(operation, start, cur.last_end)
 
 
-def _placed(operation: Operation, start: int, end: int) -> Part:
+def _placed(operation: ast.Operation, start: int, end: int) -> ast.Part:
     """Return a part; the keys of its columns would be written after it."""
     match operation:
-        case AddColumns(columns):
-            operation = AddColumns(tuple(with_keys_at(each, end) for each in columns))
-        case ChangeColumn(column=column):
+        case ast.AddColumns(columns):
+            operation = ast.AddColumns(tuple(with_keys_at(each, end) for each in columns))
+        case ast.ChangeColumn(column=column):
             operation = replace(operation, column=with_keys_at(column, end))
-    return Part(operation, start, end)
+    return ast.Part(operation, start, end)
 
 
-def _grouped(cur: Cursor) -> list[Part]:
+def _grouped(cur: Cursor) -> list[ast.Part]:
     """Read ADD (column, key, …) as separate operations, and write it so; else nothing.
 
     Columns alone stay one operation, unless some of them may exist already.
@@ -117,22 +89,22 @@ def _grouped(cur: Cursor) -> list[Part]:
     if cur.at == begun or not cur.take_sign("(") or not (absent or _has_key(cur)):
         cur.at = begun
         return []
-    cur.edits.append(Edit(opened, cur.last_end, "ADD "))
-    parts: list[Part] = []
+    cur.edits.append(ast.Edit(opened, cur.last_end, "ADD "))
+    parts: list[ast.Part] = []
     while not parts or cur.take_sign(","):
         start = cur.token.start
         if parts:
-            cur.edits.append(Edit(start, start, "ADD "))
+            cur.edits.append(ast.Edit(start, start, "ADD "))
         if at_key(cur):
             operation = _added_key(cur, start)
         else:
-            operation = AddColumns((replace(read_column(cur), if_not_exists=absent),))
+            operation = ast.AddColumns((replace(read_column(cur), if_not_exists=absent),))
         if versioning.is_of_period(cur, operation):
             cur.refuse("ADD (…) with ROW START or ROW END and keys", "add them one by one")
         parts.append(_placed(operation, start if parts else opened, cur.last_end))
     closed = cur.token.start
     cur.expect_sign(")")
-    cur.edits.append(Edit(closed, cur.last_end, ""))
+    cur.edits.append(ast.Edit(closed, cur.last_end, ""))
     return parts
 
 
@@ -147,7 +119,7 @@ def _has_key(cur: Cursor) -> bool:
     return found
 
 
-def _period(cur: Cursor) -> Operation | None:
+def _period(cur: Cursor) -> ast.Operation | None:
     begun, start = cur.at, cur.token.start
     verb = cur.take_any("ADD", "DROP")
     if not verb or not cur.take("PERIOD"):
@@ -159,21 +131,21 @@ def _period(cur: Cursor) -> Operation | None:
         return None
     name = cur.name()
     period = (name, *cur.names()) if verb == "ADD" else ()
-    cur.lacks(Flavor.MYSQL, start, "PERIOD FOR")
-    return OwnPeriod(period)
+    cur.lacks(ast.Flavor.MYSQL, start, "PERIOD FOR")
+    return ast.OwnPeriod(period)
 
 
-def _added_key(cur: Cursor, start: int) -> Operation:
+def _added_key(cur: Cursor, start: int) -> ast.Operation:
     key = read_key(cur)
     if key.is_over_expression or key.is_remark:
         what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
-        cur.lacks(Flavor.MARIADB, start, what)
+        cur.lacks(ast.Flavor.MARIADB, start, what)
     if not key.is_check:
-        return AddKey(key)
-    return Untracked(present=(key.name or "") if key.if_not_exists else "")
+        return key
+    return ast.Untracked(present=(key.name or "") if key.if_not_exists else "")
 
 
-def _operation(cur: Cursor) -> Operation:
+def _operation(cur: Cursor) -> ast.Operation:
     readers = {
         "ADD": _add,
         "DROP": _drop,
@@ -194,7 +166,7 @@ def _operation(cur: Cursor) -> Operation:
     return _quiet(cur) or _options(cur)
 
 
-def _add(cur: Cursor) -> Operation:
+def _add(cur: Cursor) -> ast.Operation:
     start = cur.source.tokens[cur.at - 1].start
     if at_key(cur):
         return _added_key(cur, start)
@@ -202,55 +174,57 @@ def _add(cur: Cursor) -> Operation:
     absent = cur.if_not_exists()
     if not cur.is_sign("("):
         column = read_place(cur, _new_column(cur))
-        return AddColumns((replace(column, if_not_exists=absent),))
+        return ast.AddColumns((replace(column, if_not_exists=absent),))
     cur.expect_sign("(")
-    columns: list[ColumnDef] = []
+    columns: list[ast.ColumnDef] = []
     while not columns or cur.take_sign(","):
         columns.append(_new_column(cur))
     cur.expect_sign(")")
-    return AddColumns(tuple(columns))
+    return ast.AddColumns(tuple(columns))
 
 
-def _new_column(cur: Cursor) -> ColumnDef:
+def _new_column(cur: Cursor) -> ast.ColumnDef:
     """Read an added column; for MySQL, a default that existing rows need is written out."""
     column = read_column(cur)
     zero = NATIVE_ZEROS.get(column.type.name)
     if zero and column.not_null and column.default is None and not column.generated:
-        cur.lacks(Flavor.MYSQL, cur.last_end, "", f" DEFAULT '{zero}'")
+        cur.lacks(ast.Flavor.MYSQL, cur.last_end, "", f" DEFAULT '{zero}'")
     return column
 
 
-def _drop(cur: Cursor) -> Operation:
+def _drop(cur: Cursor) -> ast.Operation:
     start = cur.token.start
     if cur.take("CONSTRAINT", "PRIMARY", "KEY"):  # MariaDB's.
-        cur.edits.append(Edit(start, cur.last_end, "PRIMARY KEY"))
-        return DropPrimary()
+        cur.edits.append(ast.Edit(start, cur.last_end, "PRIMARY KEY"))
+        return ast.DropPrimary()
     if cur.take("PRIMARY", "KEY"):
-        return DropPrimary()
+        return ast.DropPrimary()
     if cur.take("FOREIGN", "KEY"):
         absent = cur.kept_if("IF", "EXISTS")
         name = cur.name()
-        return Untracked(absent=name if absent else "")
+        return ast.Untracked(absent=name if absent else "")
     if cur.take("CHECK"):
         # MariaDB and MySQL agree on DROP CONSTRAINT only.
-        cur.edits.append(Edit(start, cur.last_end, "CONSTRAINT"))
+        cur.edits.append(ast.Edit(start, cur.last_end, "CONSTRAINT"))
         absent = _constraint_if_exists(cur)
         name = cur.name()
-        return Untracked(absent=name if absent else "")
+        return ast.Untracked(absent=name if absent else "")
     if cur.take("CONSTRAINT"):
         absent = _constraint_if_exists(cur)
-        return DropKey(cur.name(), if_exists=absent, lenient=True)
+        return ast.DropKey(cur.name(), if_exists=absent, lenient=True)
     if cur.take_any("INDEX", "KEY"):
         absent = cur.if_exists()
         name = cur.name()
-        return DropPrimary() if name.upper() == "PRIMARY" else DropKey(name, if_exists=absent)
+        return (
+            ast.DropPrimary() if name.upper() == "PRIMARY" else ast.DropKey(name, if_exists=absent)
+        )
     cur.take("COLUMN")
     absent = cur.if_exists()
     name = cur.column_name()
     start = cur.token.start
     if cur.take_any("RESTRICT", "CASCADE"):
         cur.drop_text(start)
-    return DropColumn(name, if_exists=absent)
+    return ast.DropColumn(name, if_exists=absent)
 
 
 def _constraint_if_exists(cur: Cursor) -> bool:
@@ -258,125 +232,125 @@ def _constraint_if_exists(cur: Cursor) -> bool:
     if cur.kept_if("IF", "EXISTS"):
         return True
     at = cur.token.start
-    cur.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(at, at, "IF EXISTS "), ""))
+    cur.foreign.append(ast.ForeignEdit(ast.Flavor.MARIADB, ast.Edit(at, at, "IF EXISTS "), ""))
     return False
 
 
-def _modify(cur: Cursor) -> Operation:
+def _modify(cur: Cursor) -> ast.Operation:
     cur.take("COLUMN")
     absent = cur.if_exists()
     column = read_place(cur, read_column(cur))
-    return ChangeColumn(column.name, column, if_exists=absent)
+    return ast.ChangeColumn(column.name, column, if_exists=absent)
 
 
-def _change(cur: Cursor) -> Operation:
+def _change(cur: Cursor) -> ast.Operation:
     cur.take("COLUMN")
     absent = cur.if_exists()
     old = cur.column_name()
-    return ChangeColumn(old, read_place(cur, read_column(cur)), if_exists=absent)
+    return ast.ChangeColumn(old, read_place(cur, read_column(cur)), if_exists=absent)
 
 
-def _rename(cur: Cursor) -> Operation:
+def _rename(cur: Cursor) -> ast.Operation:
     if cur.take("COLUMN"):
         absent = cur.if_exists()
         old = cur.column_name()
         cur.expect("TO")
-        return RenameColumn(old, cur.column_name(), if_exists=absent)
+        return ast.RenameColumn(old, cur.column_name(), if_exists=absent)
     if cur.take_any("INDEX", "KEY"):
         absent = cur.if_exists()
         old = cur.name()
         cur.expect("TO")
-        return RenameKey(old, cur.name(), if_exists=absent)
+        return ast.RenameKey(old, cur.name(), if_exists=absent)
     if not cur.take_any("TO", "AS"):
         cur.take_sign("=")
-    return RenameTo(cur.table_ref())
+    return ast.RenameTo(cur.table_ref())
 
 
-def _alter(cur: Cursor) -> Operation:
+def _alter(cur: Cursor) -> ast.Operation:
     start, word = cur.source.tokens[cur.at - 1].start, cur.token.start
     if cur.take_any("INDEX", "KEY"):
         if cur.peek(-1).upper == "KEY":  # Only a MariaDB reads that here.
-            cur.lacks(Flavor.MYSQL, word, "", "INDEX")
+            cur.lacks(ast.Flavor.MYSQL, word, "", "INDEX")
         absent = cur.if_exists()
         name = cur.name()
         if not visibility(cur):
             cur.fail("VISIBLE or INVISIBLE")
-        return AlterKey(name, if_exists=absent)
+        return ast.AlterKey(name, if_exists=absent)
     if cur.take_any("CHECK", "CONSTRAINT"):
         cur.name()
         cur.take("NOT")
         cur.expect("ENFORCED")
-        cur.lacks(Flavor.MARIADB, start, "ALTER CHECK … ENFORCED")
-        return Untracked()
+        cur.lacks(ast.Flavor.MARIADB, start, "ALTER CHECK … ENFORCED")
+        return ast.Untracked()
     cur.take("COLUMN")
     absent = cur.if_exists()
     name = cur.column_name()
     if cur.take("DROP", "DEFAULT"):
-        return SetDefault(name, None, if_exists=absent)
+        return ast.SetDefault(name, None, if_exists=absent)
     cur.expect("SET")
     if cur.take_any("VISIBLE", "INVISIBLE"):
         # The columns of SELECT *: no row depends on it.
-        cur.lacks(Flavor.MARIADB, start, "ALTER COLUMN … SET VISIBLE")
-        return Untracked()
+        cur.lacks(ast.Flavor.MARIADB, start, "ALTER COLUMN … SET VISIBLE")
+        return ast.Untracked()
     cur.expect("DEFAULT")
     start = cur.token.start
     value = cur.value()
-    return SetDefault(name, value, if_exists=absent, at=(start, cur.last_end))
+    return ast.SetDefault(name, value, if_exists=absent, at=(start, cur.last_end))
 
 
-def _convert(cur: Cursor) -> Operation:
+def _convert(cur: Cursor) -> ast.Operation:
     cur.expect("TO")
     if not take_charset(cur):
         cur.fail("CHARACTER SET")
     start = cur.token.start
     if cur.take("DEFAULT"):
-        charset = CharsetClause(is_default=True, end=cur.last_end)
+        charset = ast.CharsetClause(is_default=True, end=cur.last_end)
     else:
-        charset = CharsetClause(charset=cur.next().text.lower(), end=cur.last_end)
+        charset = ast.CharsetClause(charset=cur.next().text.lower(), end=cur.last_end)
     if cur.take("COLLATE"):
         cur.take_sign("=")
         collate = None if cur.take("DEFAULT") else cur.next().text.lower()
         is_default = collate is None
         charset = replace(charset, collate=collate, collate_is_default=is_default, end=cur.last_end)
-    return Convert(charset, start)
+    return ast.Convert(charset, start)
 
 
-def _secondary(cur: Cursor) -> Operation:
+def _secondary(cur: Cursor) -> ast.Operation:
     """Skip the clauses for a second engine of one server; rows stay in the first."""
     start = cur.source.tokens[cur.at - 1].start
     if cur.take("PARTITION"):
         cur.names()
     cur.drop_text(start)
-    return Untracked(tuning=True)
+    return ast.Untracked(tuning=True)
 
 
-def _options(cur: Cursor) -> Operation:
-    first = read_option(cur, TableOptions())
+def _options(cur: Cursor) -> ast.Operation:
+    first = read_option(cur, ast.TableOptions())
     if first is None:
         cur.fail("an operation of ALTER TABLE")
     options = first
     while not cur.at_end() and (more := read_option(cur, options)) is not None:
         options = more
-    return SetOptions(options)
+    return options
 
 
-def _quiet(cur: Cursor) -> Operation | None:
+def _quiet(cur: Cursor) -> ast.Operation | None:
     """Read options of the execution, or operations that change nothing tracked."""
     if _tuning(cur):
-        return Untracked(tuning=True)
+        return ast.Untracked(tuning=True)
     if cur.take("FORCE") or cur.take("ENABLE", "KEYS") or cur.take("DISABLE", "KEYS"):
-        return Untracked()
+        return ast.Untracked()
     if cur.take("ORDER", "BY"):
         while not cur.at_end():
             cur.column_name()
             cur.take_any("ASC", "DESC")
             if not cur.take_sign(","):
                 break
-        return Untracked()
+        return ast.Untracked()
     start = cur.token.start
     if cur.take("WITH", "VALIDATION") or cur.take("WITHOUT", "VALIDATION"):
         cur.drop_from_mariadb(start)
-        return Untracked(tuning=True)
+        return ast.Untracked(tuning=True)
     if cur.is_word("DISCARD") or cur.is_word("IMPORT"):
         cur.refuse("tablespace operations", "rows would come or go without a binlog")
     return None

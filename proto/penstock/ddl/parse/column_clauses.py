@@ -13,22 +13,8 @@ from dataclasses import replace
 from penstock.ddl.parse import versioning
 from penstock.ddl.parse.cursor import TABLE_COMMENT_MAX, Cursor
 from penstock.ddl.parse.key_clauses import enforcement, reference
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import Kind, quote_name, read
-from penstock.ddl.syntax.statements import (
-    SEQUENCE_DEFAULTS,
-    CharsetClause,
-    ColumnDef,
-    ColumnPlace,
-    Edit,
-    Flavor,
-    ForeignEdit,
-    KeyDef,
-    KeyPart,
-    TableOptions,
-    TypeSpec,
-    Value,
-    ValueKind,
-)
 from penstock.ddl.tables.column_types import GEOMETRIES, NATIVE
 
 _ONE_WORD = {
@@ -52,7 +38,7 @@ JSON_TEXT = "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _ASCII = "CHARACTER SET ascii COLLATE ascii_bin"
 
 
-def read_type(cur: Cursor) -> TypeSpec:
+def read_type(cur: Cursor) -> ast.TypeSpec:
     written = cur.token.upper
     if written in _NO_ENCODING:
         cur.refuse(f"columns of type {written}", "binlogs have no row encoding for it")
@@ -61,47 +47,49 @@ def read_type(cur: Cursor) -> TypeSpec:
     if cur.is_sign("("):
         spec = _parenthesis(cur, spec)
     if spec.name == "YEAR" and spec.numbers == (2,):
-        cur.lacks(Flavor.MYSQL, start, "YEAR(2)")
+        cur.lacks(ast.Flavor.MYSQL, start, "YEAR(2)")
     if spec.name in GEOMETRIES and cur.take("REF_SYSTEM_ID"):
         cur.expect_sign("=")
         cur.integer()
     return _attributes(cur, spec)
 
 
-def _long_type(cur: Cursor) -> TypeSpec | None:
+def _long_type(cur: Cursor) -> ast.TypeSpec | None:
     if cur.take("LONG"):
         if cur.take("VARBINARY"):
-            return TypeSpec(name="MEDIUMBLOB")
+            return ast.TypeSpec(name="MEDIUMBLOB")
         _ = cur.take("VARCHAR") or cur.take("VARCHARACTER") or cur.take("CHAR", "VARYING")
-        return TypeSpec(name="MEDIUMTEXT")
+        return ast.TypeSpec(name="MEDIUMTEXT")
     if cur.take("NATIONAL"):
         spec = _plain_type(cur)
         if spec.name not in ("CHAR", "VARCHAR"):
             cur.fail("CHAR or VARCHAR")
-        return replace(spec, charset=CharsetClause(charset="utf8"))
+        return replace(spec, charset=ast.CharsetClause(charset="utf8"))
     return None
 
 
-def _plain_type(cur: Cursor) -> TypeSpec:
+def _plain_type(cur: Cursor) -> ast.TypeSpec:
     written = cur.token.upper
     name = _ALIASES.get(written, written)
     if name not in _ONE_WORD:
         cur.fail("a column type")
     token = cur.next()
     if written == "GEOMCOLLECTION":  # A name that only MySQL knows.
-        cur.edits.append(Edit(token.start, token.end, name))
+        cur.edits.append(ast.Edit(token.start, token.end, name))
     if name in NATIVE:
         length = NATIVE[name][1]
-        cur.lacks(Flavor.MYSQL, token.start, f"columns of type {name}", f"CHAR({length}) {_ASCII}")
+        cur.lacks(
+            ast.Flavor.MYSQL, token.start, f"columns of type {name}", f"CHAR({length}) {_ASCII}"
+        )
     if name == "DOUBLE":
         cur.take("PRECISION")
     if name == "CHAR" and (cur.take("VARYING") or (written == "NCHAR" and cur.take("VARCHAR"))):
         name = "VARCHAR"
-    charset = CharsetClause(charset="utf8") if written in _NATIONAL else CharsetClause()
-    return TypeSpec(name=name, charset=charset)
+    charset = ast.CharsetClause(charset="utf8") if written in _NATIONAL else ast.CharsetClause()
+    return ast.TypeSpec(name=name, charset=charset)
 
 
-def _parenthesis(cur: Cursor, spec: TypeSpec) -> TypeSpec:
+def _parenthesis(cur: Cursor, spec: ast.TypeSpec) -> ast.TypeSpec:
     cur.expect_sign("(")
     if spec.name in ("ENUM", "SET"):
         elems = [_label(cur)]
@@ -117,8 +105,8 @@ def _parenthesis(cur: Cursor, spec: TypeSpec) -> TypeSpec:
     return spec
 
 
-def _label(cur: Cursor) -> Value:
-    return cur.raw() or Value(ValueKind.TEXT, cur.string())
+def _label(cur: Cursor) -> ast.Value:
+    return cur.raw() or ast.Value(ast.ValueKind.TEXT, cur.string())
 
 
 def _size(cur: Cursor) -> int:
@@ -127,12 +115,12 @@ def _size(cur: Cursor) -> int:
     whole, dot, _ = token.text.partition(".")
     if token.kind is Kind.NUMBER and dot and whole.isdigit():
         cur.next()
-        cur.edits.append(Edit(token.start, token.end, whole))
+        cur.edits.append(ast.Edit(token.start, token.end, whole))
         return int(whole)
     return cur.integer()
 
 
-def _attributes(cur: Cursor, spec: TypeSpec) -> TypeSpec:
+def _attributes(cur: Cursor, spec: ast.TypeSpec) -> ast.TypeSpec:
     charset = replace(spec.charset, end=cur.last_end)
     while True:
         if cur.take("UNSIGNED"):
@@ -150,12 +138,12 @@ def _attributes(cur: Cursor, spec: TypeSpec) -> TypeSpec:
 _OLD_CHARSETS = {"ASCII": "latin1", "UNICODE": "ucs2"}
 
 
-def _charset_attribute(cur: Cursor, charset: CharsetClause) -> CharsetClause | None:
+def _charset_attribute(cur: Cursor, charset: ast.CharsetClause) -> ast.CharsetClause | None:
     start = cur.token.start
     if cur.take("BYTE"):
-        return CharsetClause(charset="binary", collate="binary")
+        return ast.CharsetClause(charset="binary", collate="binary")
     if word := cur.take_any(*_OLD_CHARSETS):
-        return CharsetClause(charset=_OLD_CHARSETS[word], end=cur.last_end)
+        return ast.CharsetClause(charset=_OLD_CHARSETS[word], end=cur.last_end)
     if not take_charset(cur):
         return None
     if cur.take("DEFAULT"):
@@ -171,7 +159,7 @@ def _compressed(cur: Cursor) -> bool:
         return False
     if cur.take_sign("="):
         cur.next()
-    cur.lacks(Flavor.MYSQL, start, "columns that are COMPRESSED")
+    cur.lacks(ast.Flavor.MYSQL, start, "columns that are COMPRESSED")
     return True
 
 
@@ -187,7 +175,7 @@ def _charset_name(cur: Cursor) -> str:
     return cur.name().lower()
 
 
-def read_charset(cur: Cursor, given: CharsetClause) -> CharsetClause | None:
+def read_charset(cur: Cursor, given: ast.CharsetClause) -> ast.CharsetClause | None:
     """Read [DEFAULT] CHARACTER SET or COLLATE with or without `=`; None if neither is here."""
     start, begin = cur.at, cur.token.start
     cur.take("DEFAULT")
@@ -207,46 +195,46 @@ def read_charset(cur: Cursor, given: CharsetClause) -> CharsetClause | None:
     return replace(given, collate=name, end=cur.last_end)
 
 
-def with_keys_at(column: ColumnDef, at: int) -> ColumnDef:
+def with_keys_at(column: ast.ColumnDef, at: int) -> ast.ColumnDef:
     return replace(column, keys=tuple(replace(key, at=at) for key in column.keys))
 
 
-def read_column(cur: Cursor, name: str | None = None) -> ColumnDef:
+def read_column(cur: Cursor, name: str | None = None) -> ast.ColumnDef:
     name = name or cur.column_name()
     first, start = cur.at, cur.token.start
-    column = ColumnDef(name=name, type=read_type(cur))
+    column = ast.ColumnDef(name=name, type=read_type(cur))
     if column.type.name == "SERIAL":
-        written_out = Edit(start, cur.last_end, "BIGINT UNSIGNED NOT NULL AUTO_INCREMENT")
-        part = KeyPart(name=column.name)
-        serial = KeyDef(name=None, parts=(part,), unique=True, inline=written_out)
+        written_out = ast.Edit(start, cur.last_end, "BIGINT UNSIGNED NOT NULL AUTO_INCREMENT")
+        part = ast.KeyPart(name=column.name)
+        serial = ast.KeyDef(name=None, parts=(part,), unique=True, inline=written_out)
         column = replace(column, not_null=True, auto_increment=True, keys=(serial,))
-    nulls: list[Edit] = []
+    nulls: list[ast.Edit] = []
     while True:
         start, is_null = cur.token.start, cur.is_word("NULL")
         more = _column_attribute(cur, column)
         if more is None:
             _note_json(cur, column, first)
             return column
-        nulls += [Edit(start, cur.last_end, "")] if is_null and not column.generated else []
+        nulls += [ast.Edit(start, cur.last_end, "")] if is_null and not column.generated else []
         if more.auto_increment and not column.auto_increment:
             # Old dumps have NULL before it: the column still has no NULLs.
             cur.edits += nulls
         column = more
 
 
-def _note_json(cur: Cursor, column: ColumnDef, first: int) -> None:
+def _note_json(cur: Cursor, column: ast.ColumnDef, first: int) -> None:
     """Record how a JSON column reads where JSON is a text, as in MariaDB's SHOW CREATE TABLE."""
     if column.type.name != "JSON":
         return
     tokens = cur.source.tokens[first : cur.at]
     text = JSON_TEXT if column.type.charset.says_nothing else "LONGTEXT"
-    cur.json.append(Edit(tokens[0].start, tokens[0].end, text))
+    cur.json.append(ast.Edit(tokens[0].start, tokens[0].end, text))
     if not column.generated and not any(token.upper == "CHECK" for token in tokens):
         check = f" CHECK (json_valid({quote_name(column.name)}))"
-        cur.json.append(Edit(cur.last_end, cur.last_end, check))
+        cur.json.append(ast.Edit(cur.last_end, cur.last_end, check))
 
 
-def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
+def _column_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None:
     start = cur.token.start
     if cur.take("NOT", "NULL") or cur.take("NULL"):
         if column.generated:
@@ -283,59 +271,59 @@ def _column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
 
 
 _TIMES = ("DATETIME", "TIMESTAMP")
-_BARE = (ValueKind.NULL, ValueKind.EXPRESSION)
+_BARE = (ast.ValueKind.NULL, ast.ValueKind.EXPRESSION)
 """Values that a MySQL accepts as written, also for a TEXT or BLOB."""
 
 
-def _default(cur: Cursor, column: ColumnDef, start: int) -> Value:
+def _default(cur: Cursor, column: ast.ColumnDef, start: int) -> ast.Value:
     """Read a default in a form that both flavors accept; `start` is the offset of DEFAULT."""
     value_start, refs = cur.token.start, len(cur.refs)
     value = cur.value()
     if len(cur.refs) > refs:
-        cur.lacks(Flavor.MYSQL, start, SEQUENCE_DEFAULTS)
+        cur.lacks(ast.Flavor.MYSQL, start, ast.SEQUENCE_DEFAULTS)
     elif column.type.name.endswith(("TEXT", "BLOB")) and value.kind not in _BARE:
         for at, sign in ((value_start, "("), (cur.last_end, ")")):
-            cur.foreign.append(ForeignEdit(Flavor.MYSQL, Edit(at, at, sign), ""))
-    elif value.kind is ValueKind.NOW and column.type.name in _TIMES:
+            cur.foreign.append(ast.ForeignEdit(ast.Flavor.MYSQL, ast.Edit(at, at, sign), ""))
+    elif value.kind is ast.ValueKind.NOW and column.type.name in _TIMES:
         return _decimals(cur, column, value, value_start)
-    elif value.kind is ValueKind.NOW:
+    elif value.kind is ast.ValueKind.NOW:
         return cur.bare(value_start)
     return value
 
 
-def _decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
+def _decimals(cur: Cursor, column: ast.ColumnDef, now: ast.Value, start: int) -> ast.Value:
     """Give the current time the column's decimals for MySQL; MariaDB may have fewer."""
     wanted = column.type.numbers[0] if column.type.numbers else 0
     if not 0 < int(now.text) < wanted:
         return _same_decimals(cur, column, now, start)
-    cur.lacks(Flavor.MYSQL, start, "fewer decimals", f"CURRENT_TIMESTAMP({wanted})")
+    cur.lacks(ast.Flavor.MYSQL, start, "fewer decimals", f"CURRENT_TIMESTAMP({wanted})")
     return now
 
 
-def _same_decimals(cur: Cursor, column: ColumnDef, now: Value, start: int) -> Value:
+def _same_decimals(cur: Cursor, column: ast.ColumnDef, now: ast.Value, start: int) -> ast.Value:
     wanted = str(column.type.numbers[0]) if column.type.numbers else "0"
     if now.text != wanted:
         text = "CURRENT_TIMESTAMP" + f"({wanted})" * (wanted != "0")
-        cur.edits.append(Edit(start, cur.last_end, text))
+        cur.edits.append(ast.Edit(start, cur.last_end, text))
     return replace(now, text=wanted)
 
 
-def _key_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
-    part = (KeyPart(name=column.name),)
+def _key_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None:
+    part = (ast.KeyPart(name=column.name),)
     if cur.take("PRIMARY", "KEY") or cur.take("PRIMARY") or cur.take("KEY"):
-        return replace(column, keys=(*column.keys, KeyDef(name=None, parts=part, primary=True)))
+        return replace(column, keys=(*column.keys, ast.KeyDef(name=None, parts=part, primary=True)))
     start = cur.last_end
     if cur.take("UNIQUE"):
         cur.take("KEY")
-        inline = Edit(start, cur.last_end, "")
-        key = KeyDef(name=None, parts=part, unique=True, inline=inline)
+        inline = ast.Edit(start, cur.last_end, "")
+        key = ast.KeyDef(name=None, parts=part, unique=True, inline=inline)
         return replace(column, keys=(*column.keys, key))
     if cur.take("GENERATED", "ALWAYS", "AS") or cur.take("AS"):
         return replace(column, generated=cur.parenthesised())
     start = cur.token.start
     if column.generated and (kind := cur.take_any("STORED", "PERSISTENT", "VIRTUAL")):
         if kind == "PERSISTENT":
-            cur.edits.append(Edit(start, cur.last_end, "STORED"))
+            cur.edits.append(ast.Edit(start, cur.last_end, "STORED"))
         return replace(column, stored=kind != "VIRTUAL")
     return None
 
@@ -345,7 +333,7 @@ _ENGINE_WISHES = (
 )  # fmt: skip
 
 
-def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
+def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None:
     start = cur.token.start
     if cur.take("VISIBLE") or cur.take("NOT", "SECONDARY"):
         cur.drop_text(start)
@@ -361,13 +349,13 @@ def _quiet_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
     elif cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
         if cur.take("CONSTRAINT") and not cur.is_word("CHECK"):
             cur.name()
-        unnamed = ForeignEdit(Flavor.MARIADB, Edit(start, cur.token.start, ""), "")
+        unnamed = ast.ForeignEdit(ast.Flavor.MARIADB, ast.Edit(start, cur.token.start, ""), "")
         cur.expect("CHECK")
         expression = cur.parenthesised()
         if enforcement(cur):
-            cur.lacks(Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
+            cur.lacks(ast.Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
         elif _is_json_valid(expression, column.name):
-            cur.lacks(Flavor.MYSQL, start, "")
+            cur.lacks(ast.Flavor.MYSQL, start, "")
         else:  # MariaDB does not name a column's constraints.
             cur.foreign.append(unnamed)
     elif cur.take("REFERENCES"):
@@ -384,11 +372,11 @@ def _is_json_valid(expression: str, name: str) -> bool:
     return texts[:-1] == ["json_valid", "(", name.lower(), ")"]
 
 
-def read_place(cur: Cursor, column: ColumnDef) -> ColumnDef:
+def read_place(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef:
     if cur.take("FIRST"):
-        return replace(column, place=ColumnPlace.FIRST)
+        return replace(column, after="")
     if cur.take("AFTER"):
-        return replace(column, place=ColumnPlace.AFTER, after=cur.column_name())
+        return replace(column, after=cur.column_name())
     return column
 
 
@@ -412,7 +400,7 @@ _WORD_OPTIONS = (
 _TIDB_OPTIONS = _WORD_OPTIONS[-4:]
 
 
-def read_option(cur: Cursor, options: TableOptions) -> TableOptions | None:
+def read_option(cur: Cursor, options: ast.TableOptions) -> ast.TableOptions | None:
     if (charset := read_charset(cur, options.charset)) is not None:
         return replace(options, charset=charset, end=cur.last_end)
     start = cur.token.start
@@ -457,4 +445,4 @@ def _option_value(cur: Cursor, word: str, start: int) -> None:
     if word in (*_TIDB_OPTIONS, *_MYSQL_OPTIONS):
         cur.drop_text(start)
     elif word in _MARIADB_OPTIONS or (word == "ENGINE" and value.text.upper() == "ARIA"):
-        cur.lacks(Flavor.MYSQL, start, f"the option {word}")
+        cur.lacks(ast.Flavor.MYSQL, start, f"the option {word}")

@@ -34,34 +34,8 @@ from penstock.ddl.parse.key_clauses import (
     without_uniqueness,
 )
 from penstock.ddl.parse.partition_clauses import partition_by
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import Kind, Source, read
-from penstock.ddl.syntax.statements import (
-    AddKey,
-    AlterSchema,
-    AlterSequence,
-    CharsetClause,
-    ColumnDef,
-    CreateLike,
-    CreateSchema,
-    CreateSequence,
-    CreateTable,
-    CreateView,
-    DropKey,
-    DropPrimary,
-    DropSchema,
-    DropTables,
-    Edit,
-    Flavor,
-    ForeignEdit,
-    IndexStatement,
-    KeyDef,
-    RenameTables,
-    Statement,
-    TableOptions,
-    TableRef,
-    TruncateTable,
-    left_out,
-)
 from penstock.errors import NeedsOperator
 
 _NOT_REPLICATED = {
@@ -77,7 +51,7 @@ _NOT_REPLICATED = {
 }
 
 
-def parse(sql: str) -> tuple[Source, list[Statement]]:
+def parse(sql: str) -> tuple[Source, list[ast.Statement]]:
     """Return the statements in `sql`, at least one, and the text their places refer to."""
     source = read(sql)
     cur = Cursor(source)
@@ -93,7 +67,7 @@ def parse(sql: str) -> tuple[Source, list[Statement]]:
     return source, statements
 
 
-def _statement(cur: Cursor) -> Statement:
+def _statement(cur: Cursor) -> ast.Statement:
     start, cur.edits, cur.foreign, cur.refs = cur.token.start, [], [], []
     cur.json = []
     cur.statement_start, cur.period = start, ()
@@ -119,7 +93,7 @@ def _statement(cur: Cursor) -> Statement:
     )
 
 
-def _create(cur: Cursor) -> Statement:
+def _create(cur: Cursor) -> ast.Statement:
     start = cur.token.start
     replaces = cur.take("OR", "REPLACE")
     temporary = cur.token.start
@@ -133,7 +107,7 @@ def _create(cur: Cursor) -> Statement:
         absent = cur.if_not_exists()
         del cur.edits[kept:]
         name = cur.schema_name()
-        return CreateSchema(
+        return ast.CreateSchema(
             name=name, if_not_exists=absent, charset=_schema_options(cur), or_replace=replaces
         )
     if cur.take("SEQUENCE"):
@@ -145,11 +119,11 @@ def _create(cur: Cursor) -> Statement:
 
 def _lacks_everywhere(cur: Cursor, start: int) -> None:
     cur.drop_from_mariadb(start)
-    cur.lacks(Flavor.MYSQL, start, "")
+    cur.lacks(ast.Flavor.MYSQL, start, "")
 
 
-def _schema_options(cur: Cursor) -> CharsetClause:
-    charset = CharsetClause()
+def _schema_options(cur: Cursor) -> ast.CharsetClause:
+    charset = ast.CharsetClause()
     while True:
         if (more := read_charset(cur, charset)) is not None:
             charset = more
@@ -169,14 +143,14 @@ def _schema_options(cur: Cursor) -> CharsetClause:
             return charset
 
 
-def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
+def _create_index(cur: Cursor, replaces: bool, start: int) -> ast.Statement | None:
     before = cur.at
     kind = cur.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     if not cur.take("INDEX"):
         cur.at = before
         return None
     if replaces:  # The index before is dropped by a separate job.
-        cur.edits.append(Edit(start, cur.source.tokens[before].start, ""))
+        cur.edits.append(ast.Edit(start, cur.source.tokens[before].start, ""))
     cur.take_any("ONLINE")
     key = replace(key_of_kind(kind), if_not_exists=cur.if_not_exists(), name=cur.name())
     index_options(cur)
@@ -190,14 +164,14 @@ def _create_index(cur: Cursor, replaces: bool, start: int) -> Statement | None:
     if key.is_over_expression:
         first = cur.source.tokens[before]
         if kind == "UNIQUE":
-            without_uniqueness(cur, Edit(first.start, first.end, ""), first.start)
-        cur.lacks(Flavor.MARIADB, cur.statement_start, "indexes over expressions")
-    return IndexStatement(ref=ref, operation=AddKey(key), or_replace=replaces)
+            without_uniqueness(cur, ast.Edit(first.start, first.end, ""), first.start)
+        cur.lacks(ast.Flavor.MARIADB, cur.statement_start, "indexes over expressions")
+    return ast.IndexStatement(ref=ref, operation=key, or_replace=replaces)
 
 
-def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
+def _create_table(cur: Cursor, replaces: bool, start: int) -> ast.Statement:
     if replaces:  # The table before is dropped by a separate job.
-        cur.edits.append(Edit(start, cur.source.tokens[cur.at - 1].start, ""))
+        cur.edits.append(ast.Edit(start, cur.source.tokens[cur.at - 1].start, ""))
     absent = cur.if_not_exists()
     if replaces and absent:
         cur.refuse("OR REPLACE with IF NOT EXISTS", "leave one of them out")
@@ -207,7 +181,7 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
         like = cur.table_ref()
         if in_parens:
             cur.expect_sign(")")
-        return CreateLike(ref=ref, if_not_exists=absent, like=like, or_replace=replaces)
+        return ast.CreateLike(ref=ref, if_not_exists=absent, like=like, or_replace=replaces)
     if not cur.is_sign("("):
         cur.refuse(
             "CREATE TABLE … SELECT", "create the table with its columns, then insert the rows"
@@ -222,7 +196,7 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
         partitions = partition_by(cur).names if cur.is_word("PARTITION", "BY") else ()
     if cur.token.upper in ("AS", "SELECT", "IGNORE", "REPLACE"):
         cur.refuse("CREATE TABLE … SELECT", "create the table first, then insert the rows")
-    return CreateTable(
+    return ast.CreateTable(
         ref=ref,
         if_not_exists=absent,
         or_replace=replaces,
@@ -235,8 +209,8 @@ def _create_table(cur: Cursor, replaces: bool, start: int) -> Statement:
     )
 
 
-def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
-    options, is_versioned = TableOptions(end=cur.last_end), False
+def _table_options(cur: Cursor) -> tuple[ast.TableOptions, bool]:
+    options, is_versioned = ast.TableOptions(end=cur.last_end), False
     while True:
         if versioning.take_clause(cur):
             is_versioned = True
@@ -255,13 +229,13 @@ def _table_options(cur: Cursor) -> tuple[TableOptions, bool]:
 
 def _table_elements(
     cur: Cursor,
-) -> tuple[tuple[ColumnDef, ...], tuple[KeyDef, ...], tuple[str, ...]]:
+) -> tuple[tuple[ast.ColumnDef, ...], tuple[ast.KeyDef, ...], tuple[str, ...]]:
     """Read the elements in the parentheses; keys come in the order in which MySQL names them.
 
     The last result is the user's PERIOD, if it has one.
     """
-    columns: list[ColumnDef] = []
-    keys: list[KeyDef] = []
+    columns: list[ast.ColumnDef] = []
+    keys: list[ast.KeyDef] = []
     own_period: tuple[str, ...] = ()
     places: list[tuple[int, int, bool]] = []
     cur.expect_sign("(")
@@ -293,7 +267,7 @@ def _table_elements(
     cur.expect_sign(")")
     if not columns:
         cur.fail("a column")
-    cur.edits += left_out(places)
+    cur.edits += ast.left_out(places)
     dated = {name.lower() for name in own_period[1:]}
     solid = [replace(c, not_null=True) if c.name.lower() in dated else c for c in columns]
     return tuple(solid), tuple(keys), own_period
@@ -306,11 +280,11 @@ def _period(cur: Cursor) -> tuple[str, ...]:
     cur.expect("PERIOD", "FOR")
     names = (cur.name(), *cur.names())
     end = cur.last_end if before.text == "," else cur.token.end
-    cur.foreign.append(ForeignEdit(Flavor.MYSQL, Edit(start, end, ""), "PERIOD FOR"))
+    cur.foreign.append(ast.ForeignEdit(ast.Flavor.MYSQL, ast.Edit(start, end, ""), "PERIOD FOR"))
     return names
 
 
-def _key_element(cur: Cursor) -> list[KeyDef]:
+def _key_element(cur: Cursor) -> list[ast.KeyDef]:
     """Read a key or constraint; MariaDB lacks expression keys and CHECKs as remarks."""
     before = cur.source.tokens[cur.at - 1]
     start = before.start if before.text == "," else cur.token.start
@@ -318,11 +292,11 @@ def _key_element(cur: Cursor) -> list[KeyDef]:
     if key.is_over_expression or key.is_remark:
         end = cur.last_end if before.text == "," else cur.token.end
         what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
-        cur.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(start, end, ""), what))
+        cur.foreign.append(ast.ForeignEdit(ast.Flavor.MARIADB, ast.Edit(start, end, ""), what))
     return [] if key.is_check else [key]
 
 
-def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
+def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> ast.Statement:
     start = cur.token
     if cur.take("ALGORITHM"):
         cur.expect_sign("=")
@@ -349,7 +323,7 @@ def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
     select = cur.token.start
     while not cur.at_end():
         cur.next()
-    return CreateView(
+    return ast.CreateView(
         ref=ref,
         or_replace=replaces,
         must_exist=must_exist,
@@ -358,7 +332,7 @@ def _create_view(cur: Cursor, *, replaces: bool, must_exist: bool) -> Statement:
     )
 
 
-def _alter(cur: Cursor) -> Statement:
+def _alter(cur: Cursor) -> ast.Statement:
     if cur.take_any("DATABASE", "SCHEMA"):
         starts = cur.token.upper in ("DEFAULT", "COLLATE", "CHARSET") or (
             cur.is_word("COMMENT") and (cur.peek().kind is Kind.STRING or cur.peek().text == "=")
@@ -368,7 +342,7 @@ def _alter(cur: Cursor) -> Statement:
         charset = _schema_options(cur)
         if cur.at == before:
             cur.fail("CHARACTER SET or COLLATE")
-        return AlterSchema(name=name, charset=charset)
+        return ast.AlterSchema(name=name, charset=charset)
     start = cur.token.start
     if cur.take("ONLINE"):
         cur.drop_text(start)
@@ -381,10 +355,10 @@ def _alter(cur: Cursor) -> Statement:
     return _create_view(cur, replaces=True, must_exist=True)
 
 
-def _drop(cur: Cursor) -> Statement:
+def _drop(cur: Cursor) -> ast.Statement:
     if cur.take_any("DATABASE", "SCHEMA"):
         absent = cur.if_exists()
-        return DropSchema(name=cur.schema_name(), if_exists=absent)
+        return ast.DropSchema(name=cur.schema_name(), if_exists=absent)
     if cur.take("INDEX"):
         absent = cur.if_exists()
         name_token = cur.token
@@ -394,8 +368,8 @@ def _drop(cur: Cursor) -> Statement:
         cur.waits()
         alter_clauses.tuning_options(cur)
         if name_token.text.upper() == "PRIMARY":
-            return IndexStatement(ref=ref, operation=DropPrimary())
-        return IndexStatement(ref=ref, operation=DropKey(name, if_exists=absent))
+            return ast.IndexStatement(ref=ref, operation=ast.DropPrimary())
+        return ast.IndexStatement(ref=ref, operation=ast.DropKey(name, if_exists=absent))
     kind = cur.take_any("TABLE", "TABLES", "VIEW", "SEQUENCE").removesuffix("S")
     if not kind:
         what = cur.token.text.upper()
@@ -406,30 +380,30 @@ def _drop(cur: Cursor) -> Statement:
         refs.append(cur.table_ref())
     cur.waits()
     cur.take_any("RESTRICT", "CASCADE")
-    return DropTables(refs=tuple(refs), if_exists=absent, kind=kind)
+    return ast.DropTables(refs=tuple(refs), if_exists=absent, kind=kind)
 
 
-def _truncate(cur: Cursor) -> Statement:
+def _truncate(cur: Cursor) -> ast.Statement:
     cur.take("TABLE")
     ref = cur.table_ref()
     cur.waits()
-    return TruncateTable(ref=ref)
+    return ast.TruncateTable(ref=ref)
 
 
-def _rename(cur: Cursor) -> Statement:
+def _rename(cur: Cursor) -> ast.Statement:
     if not cur.take_any("TABLE", "TABLES"):
         cur.refuse("RENAME of anything but tables", "rename tables only")
     absent = cur.if_exists()
-    pairs: list[tuple[TableRef, TableRef]] = []
+    pairs: list[tuple[ast.TableRef, ast.TableRef]] = []
     while not pairs or cur.take_sign(","):
         old = cur.table_ref()
         cur.waits()
         cur.expect("TO")
         pairs.append((old, cur.table_ref()))
-    return RenameTables(pairs=tuple(pairs), if_exists=absent)
+    return ast.RenameTables(pairs=tuple(pairs), if_exists=absent)
 
 
-_READERS: dict[str, Callable[[Cursor], Statement]] = {
+_READERS: dict[str, Callable[[Cursor], ast.Statement]] = {
     "CREATE": _create,
     "ALTER": _alter,
     "DROP": _drop,
@@ -442,21 +416,21 @@ _SWITCHES = ("NOMINVALUE", "NOMAXVALUE", "NOCACHE", "CYCLE", "NOCYCLE")
 _TYPES = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "SIGNED", "UNSIGNED")
 
 
-def create_sequence(cur: Cursor, *, replaces: bool) -> CreateSequence:
+def create_sequence(cur: Cursor, *, replaces: bool) -> ast.CreateSequence:
     absent = cur.if_not_exists()
     ref = cur.table_ref()
     if cur.take("AS"):
         while cur.take_any(*_TYPES):
             pass
     _options(cur)
-    return CreateSequence(ref=ref, or_replace=replaces, if_not_exists=absent)
+    return ast.CreateSequence(ref=ref, or_replace=replaces, if_not_exists=absent)
 
 
-def alter_sequence(cur: Cursor) -> AlterSequence:
+def alter_sequence(cur: Cursor) -> ast.AlterSequence:
     absent = cur.if_exists()
     ref = cur.table_ref()
     _options(cur)
-    return AlterSequence(ref=ref, if_exists=absent)
+    return ast.AlterSequence(ref=ref, if_exists=absent)
 
 
 def _options(cur: Cursor) -> None:
@@ -468,5 +442,5 @@ def _options(cur: Cursor) -> None:
             _ = cur.take_any("WITH", "BY") or cur.take_sign("=")
             if cur.literal() is None and word != "RESTART":
                 cur.fail(f"a number for {word}")
-        elif not cur.take_any(*_SWITCHES) and read_option(cur, TableOptions()) is None:
+        elif not cur.take_any(*_SWITCHES) and read_option(cur, ast.TableOptions()) is None:
             cur.fail("an option of a sequence")

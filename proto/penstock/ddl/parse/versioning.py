@@ -20,22 +20,8 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.parse.cursor import Cursor
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import Kind
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AddKey,
-    ChangeColumn,
-    ColumnDef,
-    DropColumn,
-    Edit,
-    KeyDef,
-    Operation,
-    Part,
-    PartitionBy,
-    Partitions,
-    RenameColumn,
-    Versioning,
-)
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType, TableInfo
 
@@ -84,11 +70,11 @@ def take_partitions(cur: Cursor, instead: str = "") -> bool:
             cur.parenthesised()
         else:
             cur.next()
-    cur.edits.append(Edit(start, cur.last_end, instead))
+    cur.edits.append(ast.Edit(start, cur.last_end, instead))
     return True
 
 
-def column_attribute(cur: Cursor, column: ColumnDef) -> ColumnDef | None:
+def column_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None:
     start, begun = cur.token.start, cur.at
     if take_clause(cur):
         return replace(column, is_versioned=True)
@@ -130,33 +116,33 @@ def _is_name(kind: Kind) -> bool:
     return kind in (Kind.WORD, Kind.QUOTED)
 
 
-def is_over_period(cur: Cursor, keys: Sequence[KeyDef]) -> bool:
+def is_over_period(cur: Cursor, keys: Sequence[ast.KeyDef]) -> bool:
     """Return whether a key has only bounds; bounds are omitted from other keys."""
     parts = [part.name.lower() for key in keys for part in key.parts]
     return bool(parts) and all(name in cur.period for name in parts)
 
 
-def take_operation(cur: Cursor) -> Versioning | None:
+def take_operation(cur: Cursor) -> ast.Versioning | None:
     """Read ADD or DROP of versioning or of its period; None for any other operation."""
     begun = cur.at
     verb = cur.take_any("ADD", "DROP")
     if verb and cur.take("SYSTEM", "VERSIONING"):
-        return Versioning(None if verb == "ADD" else ())
+        return ast.Versioning(None if verb == "ADD" else ())
     if verb == "ADD" and (names := take_period(cur)) is not None:
-        return Versioning(names)
+        return ast.Versioning(names)
     if verb == "DROP" and cur.take("PERIOD", "FOR", "SYSTEM_TIME"):
-        return Versioning(())
+        return ast.Versioning(())
     cur.at = begun
     return None
 
 
-def is_of_period(cur: Cursor, operation: Operation) -> bool:
+def is_of_period(cur: Cursor, operation: ast.Operation) -> bool:
     """Return whether an operation adds a bound or a key over bounds; refuse other bounds."""
-    if isinstance(operation, AddKey):
-        return is_over_period(cur, [operation.key])
-    if isinstance(operation, ChangeColumn) and operation.column.is_bound:
+    if isinstance(operation, ast.KeyDef):
+        return is_over_period(cur, [operation])
+    if isinstance(operation, ast.ChangeColumn) and operation.column.is_bound:
         cur.refuse(f"{_WHAT} whose ROW START or ROW END changes", _HINT)
-    if not isinstance(operation, AddColumns):
+    if not isinstance(operation, ast.AddColumns):
         return False
     bounds = [column.is_bound for column in operation.columns]
     if any(bounds) and not all(bounds):
@@ -164,23 +150,25 @@ def is_of_period(cur: Cursor, operation: Operation) -> bool:
     return any(bounds)
 
 
-def versioned(table: TableInfo, parts: Sequence[Part]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
+def versioned(
+    table: TableInfo, parts: Sequence[ast.Part]
+) -> tuple[tuple[str, ...], tuple[ast.Part, ...]]:
     """Return a table's period after an ALTER TABLE, and the operations on the rest of it."""
-    given = [part.operation.names for part in parts if isinstance(part.operation, Versioning)]
+    given = [part.operation.names for part in parts if isinstance(part.operation, ast.Versioning)]
     period = next((names for names in given if names), table.period)
     if () in given:
         period = ()
     elif None in given:
         period = period or IMPLICIT
-    rest: list[Part] = []
+    rest: list[ast.Part] = []
     bounds = {name.lower() for name in table.period}
     for part in parts:
         operation = part.operation
-        if isinstance(operation, RenameColumn) and operation.old.lower() in bounds:
+        if isinstance(operation, ast.RenameColumn) and operation.old.lower() in bounds:
             old = operation.old.lower()
             period = tuple(operation.new if n.lower() == old else n for n in period)
-        elif isinstance(operation, Versioning) or (
-            isinstance(operation, DropColumn) and operation.name.lower() in bounds
+        elif isinstance(operation, ast.Versioning) or (
+            isinstance(operation, ast.DropColumn) and operation.name.lower() in bounds
         ):
             continue
         elif not (table.period or period) or not _is_of_history(table, operation):
@@ -194,7 +182,7 @@ _MOVES_ROWS = (
 )  # fmt: skip
 
 
-def _is_of_history(table: TableInfo, operation: Operation) -> bool:
+def _is_of_history(table: TableInfo, operation: ast.Operation) -> bool:
     """Return whether an operation concerns partitions by SYSTEM_TIME, which are not tracked.
 
     A server drops only historical partitions of these. An operation that may touch current rows is
@@ -202,10 +190,10 @@ def _is_of_history(table: TableInfo, operation: Operation) -> bool:
     """
     if table.partitions != ():
         return False
-    if isinstance(operation, Partitions) and operation.type in _MOVES_ROWS:
+    if isinstance(operation, ast.Partitions) and operation.type in _MOVES_ROWS:
         raise NeedsOperator(
             f"table {table.name!r}: it is partitioned by SYSTEM_TIME there, not here",
             "skip the statement if it touches no partition of current rows",
             Code.DDL_UNSUPPORTED,
         )
-    return isinstance(operation, Partitions) or operation == PartitionBy(())
+    return isinstance(operation, ast.Partitions) or operation == ast.PartitionBy(())

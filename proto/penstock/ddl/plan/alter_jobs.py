@@ -16,29 +16,7 @@ from penstock.ddl.rewrite.explicit_collations import (
     own_column_edits,
     period_edits,
 )
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AddKey,
-    ChangeColumn,
-    Convert,
-    DropColumn,
-    DropKey,
-    DropPrimary,
-    Edit,
-    Operation,
-    Part,
-    Partitions,
-    RenameColumn,
-    RenameKey,
-    RenameTo,
-    SetDefault,
-    SetOptions,
-    TableRef,
-    Untracked,
-    Value,
-    ValueKind,
-    edited,
-)
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.tables.actions import live_parts
 from penstock.ddl.tables.alter import altered
 from penstock.ddl.tables.column_types import LARGE_TYPES
@@ -48,15 +26,15 @@ from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import DdlType, SchemaInfo, TableInfo
 
-_TYPES: dict[type[Operation], DdlType] = {
-    DropColumn: DdlType.DROP_COLUMN,
-    RenameColumn: DdlType.MODIFY_COLUMN,
-    DropKey: DdlType.DROP_INDEX,
-    DropPrimary: DdlType.DROP_PRIMARY_KEY,
-    RenameKey: DdlType.RENAME_INDEX,
-    SetDefault: DdlType.SET_DEFAULT,
-    RenameTo: DdlType.RENAME_TABLE,
-    Convert: DdlType.MODIFY_TABLE_CHARSET,
+_TYPES: dict[type[ast.Operation], DdlType] = {
+    ast.DropColumn: DdlType.DROP_COLUMN,
+    ast.RenameColumn: DdlType.MODIFY_COLUMN,
+    ast.DropKey: DdlType.DROP_INDEX,
+    ast.DropPrimary: DdlType.DROP_PRIMARY_KEY,
+    ast.RenameKey: DdlType.RENAME_INDEX,
+    ast.SetDefault: DdlType.SET_DEFAULT,
+    ast.RenameTo: DdlType.RENAME_TABLE,
+    ast.Convert: DdlType.MODIFY_TABLE_CHARSET,
 }
 
 
@@ -66,16 +44,16 @@ class AlterPlan:
 
     type: DdlType
     table: TableInfo
-    rename: TableRef | None
-    parts: tuple[Part, ...]
-    edits: tuple[Edit, ...]
-    other: TableRef | None = None
+    rename: ast.TableRef | None
+    parts: tuple[ast.Part, ...]
+    edits: tuple[ast.Edit, ...]
+    other: ast.TableRef | None = None
     """Another table that gets, becomes or is made of a partition."""
 
-    def text(self, source: str, edits: Sequence[Edit]) -> str:
+    def text(self, source: str, edits: Sequence[ast.Edit]) -> str:
         text = ""
         for part in self.parts:
-            piece = edited(source, part.start, part.end, edits)
+            piece = ast.edited(source, part.start, part.end, edits)
             if piece:
                 partition = piece.upper().startswith(("PARTITION", "REMOVE"))
                 text += (" " if partition else ", ") * bool(text) + piece
@@ -84,14 +62,19 @@ class AlterPlan:
 
 
 def plan_alter(
-    before: TableInfo, schema: SchemaInfo, parts: Sequence[Part], context: DdlContext | None = None
+    before: TableInfo,
+    schema: SchemaInfo,
+    parts: Sequence[ast.Part],
+    context: DdlContext | None = None,
 ) -> AlterPlan | None:
     """Return the effect of the operations, None without any; `context` is the session."""
     period, live = versioned(before, live_parts(before, parts))
     operations = [_tracked(before, p.operation) for p in live]
-    if period == before.period and all(isinstance(o, Untracked) and o.tuning for o in operations):
+    if period == before.period and all(
+        isinstance(o, ast.Untracked) and o.tuning for o in operations
+    ):
         return None
-    renames = [o.ref for o in operations if isinstance(o, RenameTo)]
+    renames = [o.ref for o in operations if isinstance(o, ast.RenameTo)]
     if len(renames) > 1:
         raise NeedsOperator(
             f"table {before.name!r} is renamed twice", "rename it once", Code.DDL_DEFINITION
@@ -105,60 +88,59 @@ def plan_alter(
         rename=renames[0] if renames else None,
         parts=live,
         edits=tuple(edits),
-        other=next((o.table for o in operations if isinstance(o, Partitions)), None),
+        other=next((o.table for o in operations if isinstance(o, ast.Partitions)), None),
     )
 
 
-def _tracked(table: TableInfo, operation: Operation) -> Operation:
-    if isinstance(operation, DropKey) and operation.lenient:
+def _tracked(table: TableInfo, operation: ast.Operation) -> ast.Operation:
+    if isinstance(operation, ast.DropKey) and operation.lenient:
         wanted = operation.name.lower()
         if wanted == "primary":
-            return DropPrimary()
+            return ast.DropPrimary()
         if not any(i.name.lower() == wanted and i.unique for i in table.indexes):
-            return Untracked()
+            return ast.Untracked()
     return operation
 
 
-def _edits(operation: Operation, table: TableInfo) -> list[Edit]:
+def _edits(operation: ast.Operation, table: TableInfo) -> list[ast.Edit]:
     match operation:
-        case AddColumns(columns):
+        case ast.AddColumns(columns):
             return [edit for column in columns for edit in own_column_edits(column, table)]
-        case ChangeColumn(_, column):
+        case ast.ChangeColumn(_, column):
             return own_column_edits(column, table)
-        case SetOptions(options):
-            given = options.charset
+        case ast.TableOptions(charset=given) as options:
             if given.is_default or (given.says_nothing and given.collate_is_default):
                 clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
-                return [Edit(options.end, options.end, clause)]
+                return [ast.Edit(options.end, options.end, clause)]
             return changed_option_edits(options)
-        case SetDefault(name, Value(kind=kind), at=(start, end)):
+        case ast.SetDefault(name, ast.Value(kind=kind), at=(start, end)):
             types = {c.name.lower(): c.tp for c in table.columns}
-            is_literal = kind not in (ValueKind.NULL, ValueKind.EXPRESSION)
+            is_literal = kind not in (ast.ValueKind.NULL, ast.ValueKind.EXPRESSION)
             if is_literal and types.get(name.lower()) in LARGE_TYPES:
                 # A MySQL takes an expression only, a MariaDB both.
-                return [Edit(start, start, "("), Edit(end, end, ")")]
-        case Convert():
+                return [ast.Edit(start, start, "("), ast.Edit(end, end, ")")]
+        case ast.Convert():
             return convert_edits(operation, table)
-        case AddKey(key):
-            return period_edits((key,), table)
+        case ast.KeyDef():
+            return period_edits((operation,), table)
     return []
 
 
-def _job_type(operations: Sequence[Operation]) -> DdlType:
-    real = [o for o in operations if not (isinstance(o, Untracked) and o.tuning)]
+def _job_type(operations: Sequence[ast.Operation]) -> DdlType:
+    real = [o for o in operations if not (isinstance(o, ast.Untracked) and o.tuning)]
     if len(real) != 1:
         return DdlType.MULTI_SCHEMA_CHANGE
     match real[0]:
-        case AddColumns(columns):
+        case ast.AddColumns(columns):
             single = len(columns) == 1 and not columns[0].keys
             return DdlType.ADD_COLUMN if single else DdlType.MULTI_SCHEMA_CHANGE
-        case ChangeColumn(_, column):
+        case ast.ChangeColumn(_, column):
             return DdlType.MULTI_SCHEMA_CHANGE if column.keys else DdlType.MODIFY_COLUMN
-        case AddKey(key):
-            return DdlType.ADD_PRIMARY_KEY if key.primary else DdlType.ADD_INDEX
-        case Partitions(type_):
+        case ast.KeyDef(primary=is_primary):
+            return DdlType.ADD_PRIMARY_KEY if is_primary else DdlType.ADD_INDEX
+        case ast.Partitions(type_):
             return type_
-        case SetOptions(options):
+        case ast.TableOptions() as options:
             charset = options.charset.charset or options.charset.collate
             if options.comment is None:
                 return DdlType.MODIFY_TABLE_CHARSET if charset else DdlType.MULTI_SCHEMA_CHANGE
@@ -178,8 +160,8 @@ def check_alike(table: TableInfo, other: TableInfo) -> None:
 
 
 def other_table(
-    jobs: Jobs, kind: DdlType, ref: TableRef, table: TableInfo, schema: SchemaInfo
-) -> Edit:
+    jobs: Jobs, kind: DdlType, ref: ast.TableRef, table: TableInfo, schema: SchemaInfo
+) -> ast.Edit:
     """Check the table that a partition of `table` exchanges rows with, becomes or is made of.
 
     Returns the spelling of its name while `schema` is the database.

@@ -43,28 +43,8 @@ from penstock.ddl.rewrite.explicit_collations import (
     own_column_edits,
     period_edits,
 )
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.ddl.syntax.statements import (
-    AddKey,
-    AlterSchema,
-    AlterSequence,
-    AlterTable,
-    CreateLike,
-    CreateSchema,
-    CreateSequence,
-    CreateTable,
-    CreateView,
-    DropKey,
-    DropSchema,
-    DropTables,
-    IndexStatement,
-    Part,
-    RenameTables,
-    RenameTo,
-    Statement,
-    TableRef,
-    TruncateTable,
-)
 from penstock.ddl.tables.table_builder import create_table, emptied
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import DdlContext
@@ -95,45 +75,45 @@ def plan_ddl(
 class _Plan(Jobs):
     """Plans one statement after the other."""
 
-    def add(self, statement: Statement) -> None:
+    def add(self, statement: ast.Statement) -> None:
         match statement:
-            case CreateSchema():
+            case ast.CreateSchema():
                 self._create_schema(statement)
-            case AlterSchema():
+            case ast.AlterSchema():
                 self._alter_schema(statement)
-            case DropSchema():
+            case ast.DropSchema():
                 self._drop_schema(statement)
-            case CreateTable():
+            case ast.CreateTable():
                 self._create_table(statement)
-            case CreateLike():
+            case ast.CreateLike():
                 self._create_like(statement)
-            case CreateView():
+            case ast.CreateView():
                 self._create_view(statement)
-            case CreateSequence() | AlterSequence():
+            case ast.CreateSequence() | ast.AlterSequence():
                 plan_sequence(self, statement)
             case _:
                 self._change_tables(statement)
 
-    def _change_tables(self, statement: Statement) -> None:
+    def _change_tables(self, statement: ast.Statement) -> None:
         match statement:
-            case DropTables():
+            case ast.DropTables():
                 self._drop_tables(statement)
-            case TruncateTable():
+            case ast.TruncateTable():
                 self._truncate(statement)
-            case RenameTables():
+            case ast.RenameTables():
                 self._rename(statement)
-            case AlterTable():
+            case ast.AlterTable():
                 self._alter(statement, statement.ref, statement.parts)
-            case IndexStatement():
+            case ast.IndexStatement():
                 self._replace_index(statement)
-                part = Part(statement.operation, statement.start, statement.end)
+                part = ast.Part(statement.operation, statement.start, statement.end)
                 self._alter(statement, statement.ref, (part,))
             case _:
                 raise AssertionError(f"no plan for {type(statement).__name__}")
 
     # Schemas.
 
-    def _create_schema(self, statement: CreateSchema) -> None:
+    def _create_schema(self, statement: ast.CreateSchema) -> None:
         found = self.catalog.schema(statement.name)
         if found is not None and statement.or_replace:
             query = f"DROP DATABASE {quote_name(found.name)}"
@@ -153,14 +133,14 @@ class _Plan(Jobs):
         query = f"CREATE DATABASE {absent}{_charset_clause(schema)}"
         self.emit(DdlType.CREATE_SCHEMA, schema, query, schema=schema)
 
-    def _alter_schema(self, statement: AlterSchema) -> None:
+    def _alter_schema(self, statement: ast.AlterSchema) -> None:
         before = self.schema(statement.name)
         charset, collate = resolve(statement.charset, (before.charset, before.collate))
         schema = replace(before, charset=charset, collate=collate)
         query = f"ALTER DATABASE {_charset_clause(schema)}"
         self.emit(DdlType.MODIFY_SCHEMA_CHARSET, schema, query, schema=schema)
 
-    def _drop_schema(self, statement: DropSchema) -> None:
+    def _drop_schema(self, statement: ast.DropSchema) -> None:
         if statement.if_exists and self.catalog.schema(statement.name) is None:
             return
         schema = self.schema(statement.name)
@@ -169,7 +149,7 @@ class _Plan(Jobs):
 
     # Tables come and go.
 
-    def _create_table(self, statement: CreateTable) -> None:
+    def _create_table(self, statement: ast.CreateTable) -> None:
         schema = self.schema(statement.ref.schema)
         if statement.if_not_exists and self.catalog.table(schema.name, statement.ref.name):
             return
@@ -189,7 +169,7 @@ class _Plan(Jobs):
         text = self.text(statement, *edits, *names)
         self.emit_table(DdlType.CREATE_TABLE, schema, table, text)
 
-    def _create_like(self, statement: CreateLike) -> None:
+    def _create_like(self, statement: ast.CreateLike) -> None:
         schema = self.schema(statement.ref.schema)
         if statement.if_not_exists and self.catalog.table(schema.name, statement.ref.name):
             return
@@ -206,7 +186,7 @@ class _Plan(Jobs):
         )
         self.emit_table(DdlType.CREATE_TABLE, schema, table, query)
 
-    def _create_view(self, statement: CreateView) -> None:
+    def _create_view(self, statement: ast.CreateView) -> None:
         schema = self.schema(statement.ref.schema)
         found = self.catalog.table(schema.name, statement.ref.name)
         if found is not None and statement.if_not_exists:
@@ -228,7 +208,7 @@ class _Plan(Jobs):
         query = self.text(statement, named(statement.ref, schema, name, schema))
         self.emit_table(DdlType.CREATE_VIEW, schema, view, query)
 
-    def _drop_tables(self, statement: DropTables) -> None:
+    def _drop_tables(self, statement: ast.DropTables) -> None:
         kind = statement.kind
         dropped: dict[int, tuple[str, TableInfo]] = {}
         for ref in statement.refs:
@@ -252,7 +232,7 @@ class _Plan(Jobs):
         if found is not None and not found.is_view:
             self.emit_drop(((schema.name, found),))
 
-    def _truncate(self, statement: TruncateTable) -> None:
+    def _truncate(self, statement: ast.TruncateTable) -> None:
         schema, before = self.base_table(statement.ref)
         table = replace(emptied(before), id=self.next_id())
         self.emit(
@@ -266,7 +246,7 @@ class _Plan(Jobs):
 
     # Tables change.
 
-    def _rename(self, statement: RenameTables) -> None:
+    def _rename(self, statement: ast.RenameTables) -> None:
         """Plan renames in sequence, so that names may swap, and combine them in a single job."""
         start, planned = self.catalog, self.jobs
         self.catalog, self.jobs = start.copy(), []
@@ -293,21 +273,23 @@ class _Plan(Jobs):
         else:
             self.emit(DdlType.RENAME_TABLES, owner, query, tables=tables)
 
-    def _replace_index(self, statement: IndexStatement) -> None:
+    def _replace_index(self, statement: ast.IndexStatement) -> None:
         """Drop the index that the statement replaces, if it exists."""
         operation = statement.operation
-        if not statement.or_replace or not isinstance(operation, AddKey):
+        if not statement.or_replace or not isinstance(operation, ast.KeyDef):
             return
         schema, before = self.base_table(statement.ref)
-        name = operation.key.name or ""
+        name = operation.name or ""
         if not any(index.name.lower() == name.lower() for index in before.indexes):
             return
-        plan = plan_alter(before, schema, (Part(DropKey(name), 0, 0),))
+        plan = plan_alter(before, schema, (ast.Part(ast.DropKey(name), 0, 0),))
         assert plan is not None, name
         query = f"DROP INDEX {quote_name(name)} ON {quote_name(before.name)}"
         emit_altered(self, plan, schema, plan.table, query)
 
-    def _rename_one(self, old: TableRef, new: TableRef) -> tuple[SchemaInfo, str, SchemaInfo, str]:
+    def _rename_one(
+        self, old: ast.TableRef, new: ast.TableRef
+    ) -> tuple[SchemaInfo, str, SchemaInfo, str]:
         schema, before = self.table(old)
         target = self.schema(new.schema)
         if before.is_view and target.name != schema.name:
@@ -318,13 +300,15 @@ class _Plan(Jobs):
         self.emit_table(DdlType.RENAME_TABLE, target, _renamed(before, new.name), "")
         return schema, before.name, target, new.name
 
-    def _alter(self, statement: Statement, ref: TableRef, parts: tuple[Part, ...]) -> None:
-        if isinstance(statement, AlterTable) and statement.if_exists and self.find(ref) is None:
+    def _alter(
+        self, statement: ast.Statement, ref: ast.TableRef, parts: tuple[ast.Part, ...]
+    ) -> None:
+        if isinstance(statement, ast.AlterTable) and statement.if_exists and self.find(ref) is None:
             return
         found = self.find(ref)
         renamed = parts[0].operation if len(parts) == 1 else None
-        if found is not None and found.is_sequence and isinstance(renamed, RenameTo):
-            return self._rename(RenameTables(pairs=((ref, renamed.ref),)))
+        if found is not None and found.is_sequence and isinstance(renamed, ast.RenameTo):
+            return self._rename(ast.RenameTables(pairs=((ref, renamed.ref),)))
         schema, before = self.base_table(ref)
         plan: AlterPlan | None = plan_alter(before, schema, parts, self.context)
         if plan is None:
@@ -347,7 +331,7 @@ class _Plan(Jobs):
             edits.append(other_table(self, plan.type, plan.other, before, schema))
         if plan.rename is not None:
             edits.append(named(plan.rename, target, table.name, target))
-        if isinstance(statement, AlterTable):
+        if isinstance(statement, ast.AlterTable):
             text = plan.text(self.source.text, (*statement.edits, *edits))
             query = f"ALTER TABLE {qualified(schema, before.name, target)} {text}"
         else:
@@ -364,15 +348,15 @@ def _charset_clause(schema: SchemaInfo) -> str:
     return f"{quote_name(schema.name)} CHARACTER SET {schema.charset} COLLATE {schema.collate}"
 
 
-def plan_sequence(jobs: Jobs, statement: CreateSequence | AlterSequence) -> None:
+def plan_sequence(jobs: Jobs, statement: ast.CreateSequence | ast.AlterSequence) -> None:
     """Plan one statement; raise NeedsOperator if MariaDB would refuse it."""
-    if isinstance(statement, CreateSequence):
+    if isinstance(statement, ast.CreateSequence):
         _create(jobs, statement)
     else:
         _alter(jobs, statement)
 
 
-def _create(jobs: Jobs, statement: CreateSequence) -> None:
+def _create(jobs: Jobs, statement: ast.CreateSequence) -> None:
     schema = jobs.schema(statement.ref.schema)
     found = jobs.catalog.table(schema.name, statement.ref.name)
     if found is not None and statement.if_not_exists:
@@ -394,7 +378,7 @@ def _create(jobs: Jobs, statement: CreateSequence) -> None:
     jobs.emit_table(DdlType.CREATE_SEQUENCE, schema, sequence, query)
 
 
-def _alter(jobs: Jobs, statement: AlterSequence) -> None:
+def _alter(jobs: Jobs, statement: ast.AlterSequence) -> None:
     owner = jobs.catalog.schema(jobs.schema_name(statement.ref.schema))
     found = None if owner is None else jobs.catalog.table(owner.name, statement.ref.name)
     if owner is None or found is None or not found.is_sequence:

@@ -24,17 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import Kind, Token, quote_name
-from penstock.ddl.syntax.statements import (
-    AlterTable,
-    CreateTable,
-    DropColumn,
-    Edit,
-    Part,
-    RenameTo,
-    TableRef,
-    edited,
-)
 
 _NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
 _MARIADBS = re.compile(r"CONSTRAINT_[1-9]\d*", re.IGNORECASE)
@@ -60,14 +51,14 @@ class _Found:
     has_word: bool
     """CONSTRAINT is written, without a name."""
 
-    def edit(self, name: str) -> Edit:
+    def edit(self, name: str) -> ast.Edit:
         word = "" if self.has_word else "CONSTRAINT "
-        return Edit(self.at, self.at, f"{word}{quote_name(name)} ")
+        return ast.Edit(self.at, self.at, f"{word}{quote_name(name)} ")
 
 
 def constraint_edits(
     tokens: Sequence[Token], table: str, known: Sequence[str], new_name: str = ""
-) -> tuple[list[Edit], tuple[str, ...]]:
+) -> tuple[list[ast.Edit], tuple[str, ...]]:
     """Return edits that name the unnamed constraints, and the resulting names of the table.
 
     `tokens` are those of a CREATE or ALTER TABLE, `known` the names that the table had. An ALTER
@@ -81,7 +72,7 @@ def constraint_edits(
     # A server's count of foreign keys includes those that the statement drops.
     numbers = {"chk": _highest(table, "chk", kept), "ibfk": _highest(table, "ibfk", known)}
     names = list(kept)
-    edits: list[Edit] = []
+    edits: list[ast.Edit] = []
     constraints = list(_constraints(tokens))
     # MySQL numbers CHECKs of columns as it meets them, so they need names only beside others.
     all_checks = any(e.kind == "chk" and not e.name and not e.is_of_column for e in constraints)
@@ -114,10 +105,10 @@ def copied(names: tuple[str, ...] | None, old: str, new: str) -> tuple[str, ...]
 
 
 def without_columns(
-    names: tuple[str, ...] | None, table: str, parts: Iterable[Part]
+    names: tuple[str, ...] | None, table: str, parts: Iterable[ast.Part]
 ) -> tuple[str, ...] | None:
     """Return the names before an ALTER TABLE, None if it may drop CHECKs with their columns."""
-    drops = any(isinstance(part.operation, DropColumn) for part in parts)
+    drops = any(isinstance(part.operation, ast.DropColumn) for part in parts)
     has_checks = any(not _number(table, "ibfk", name) for name in names or ())
     return None if drops and has_checks else names
 
@@ -127,7 +118,7 @@ def _renamed(names: Iterable[str], old: str, new: str) -> list[str]:
             for name in names]  # fmt: skip
 
 
-def as_mariadb_reads(sql: str, known: Callable[[TableRef], tuple[str, ...] | None]) -> str:
+def as_mariadb_reads(sql: str, known: Callable[[ast.TableRef], tuple[str, ...] | None]) -> str:
     """Return statements with the names that a MariaDB gives CHECKs, and JSON as the text it is.
 
     `known` returns a table's names.
@@ -135,21 +126,21 @@ def as_mariadb_reads(sql: str, known: Callable[[TableRef], tuple[str, ...] | Non
     source, statements = parse(sql)
     out = []
     for statement in statements:
-        edits: list[Edit] = []
-        if isinstance(statement, CreateTable | AlterTable):
+        edits: list[ast.Edit] = []
+        if isinstance(statement, ast.CreateTable | ast.AlterTable):
             had: Collection[str] | None = ()
-            if isinstance(statement, AlterTable):
+            if isinstance(statement, ast.AlterTable):
                 had = without_columns(known(statement.ref), statement.ref.name, statement.parts)
             if had is not None:
                 tokens = within(source.tokens, statement.start, statement.end)
                 edits = list(_mariadb(tokens, had))
             edits += statement.json
-        out.append(edited(source.text, statement.start, statement.end, edits))
+        out.append(ast.edited(source.text, statement.start, statement.end, edits))
     return "; ".join(out)
 
 
 def as_server_names(
-    sql: str, there: Callable[[TableRef], Mapping[str, str]], *, numbers_by_table: bool
+    sql: str, there: Callable[[ast.TableRef], Mapping[str, str]], *, numbers_by_table: bool
 ) -> str:
     """Return statements with the names that constraints have on the server that runs them.
 
@@ -161,19 +152,23 @@ def as_server_names(
     source, statements = parse(sql)
     out = []
     for statement in statements:
-        edits: list[Edit] = []
-        if isinstance(statement, CreateTable | AlterTable):
+        edits: list[ast.Edit] = []
+        if isinstance(statement, ast.CreateTable | ast.AlterTable):
             tokens = within(source.tokens, statement.start, statement.end)
             if numbers_by_table:
                 edits += _numbered(tokens, statement)
             edits += _found_there(tokens, partial(there, statement.ref))
-        out.append(edited(source.text, statement.start, statement.end, edits))
+        out.append(ast.edited(source.text, statement.start, statement.end, edits))
     return "; ".join(out)
 
 
-def _numbered(tokens: Sequence[Token], statement: CreateTable | AlterTable) -> Iterator[Edit]:
-    parts = statement.parts if isinstance(statement, AlterTable) else ()
-    renamed = [part.operation.ref.name for part in parts if isinstance(part.operation, RenameTo)]
+def _numbered(
+    tokens: Sequence[Token], statement: ast.CreateTable | ast.AlterTable
+) -> Iterator[ast.Edit]:
+    parts = statement.parts if isinstance(statement, ast.AlterTable) else ()
+    renamed = [
+        part.operation.ref.name for part in parts if isinstance(part.operation, ast.RenameTo)
+    ]
     table = (*renamed, statement.ref.name)[0]
     for at, token in enumerate(tokens[:-1]):
         name = tokens[at - 1]
@@ -181,10 +176,12 @@ def _numbered(tokens: Sequence[Token], statement: CreateTable | AlterTable) -> I
             continue
         if _constraint_word(tokens, at) >= 0 and _MARIADBS.fullmatch(name.text):
             number = name.text.rpartition("_")[2]
-            yield Edit(name.start, name.end, quote_name(f"{table}_chk_{number}"))
+            yield ast.Edit(name.start, name.end, quote_name(f"{table}_chk_{number}"))
 
 
-def _found_there(tokens: Sequence[Token], there: Callable[[], Mapping[str, str]]) -> Iterator[Edit]:
+def _found_there(
+    tokens: Sequence[Token], there: Callable[[], Mapping[str, str]]
+) -> Iterator[ast.Edit]:
     for at, token in enumerate(tokens[:-2]):
         if token.upper not in ("DROP", "ALTER"):
             continue
@@ -204,14 +201,14 @@ def _found_there(tokens: Sequence[Token], there: Callable[[], Mapping[str, str]]
             if type_ == kind and (found := _GENERATED.fullmatch(each)) and found[2] == number[2]
         ]
         if len(same) == 1:
-            yield Edit(name.start, name.end, quote_name(same[0]))
+            yield ast.Edit(name.start, name.end, quote_name(same[0]))
 
 
 def within(tokens: Sequence[Token], start: int, end: int) -> list[Token]:
     return [token for token in tokens if start <= token.start and token.end <= end]
 
 
-def _mariadb(tokens: Sequence[Token], known: Collection[str]) -> Iterator[Edit]:
+def _mariadb(tokens: Sequence[Token], known: Collection[str]) -> Iterator[ast.Edit]:
     dropped = {name.lower() for name in _dropped(tokens)}
     constraints = list(_constraints(tokens))
     taken = {name.lower() for name in known} - dropped

@@ -26,27 +26,8 @@ from functools import partial
 from penstock.codes import Code
 from penstock.ddl.charsets import built_in, charset_of_collation, full_name, our_own
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AddKey,
-    AlterSchema,
-    AlterTable,
-    ChangeColumn,
-    CharsetClause,
-    ColumnDef,
-    Convert,
-    CreateSchema,
-    CreateTable,
-    Edit,
-    KeyDef,
-    Operation,
-    SetOptions,
-    Statement,
-    TableOptions,
-    TableRef,
-    edited,
-)
 from penstock.errors import NeedsOperator
 from penstock.schema.model import SchemaInfo, TableInfo
 
@@ -54,45 +35,45 @@ CollationOf = Callable[[str], str]
 """The collation of a character set that is written without a collation."""
 
 
-def column_edits(column: ColumnDef, collation_of: CollationOf = our_own) -> list[Edit]:
+def column_edits(column: ast.ColumnDef, collation_of: CollationOf = our_own) -> list[ast.Edit]:
     given = column.type.charset
     if column.type.binary or given.charset == "binary":
         return []
     return collate_edits(given, collation_of)
 
 
-def own_column_edits(column: ColumnDef, table: TableInfo) -> list[Edit]:
+def own_column_edits(column: ast.ColumnDef, table: TableInfo) -> list[ast.Edit]:
     given = column.type.charset
     if given.says_nothing and given.collate_is_default:
-        return [Edit(given.end, given.end, f" COLLATE {built_in(table.charset)}")]
+        return [ast.Edit(given.end, given.end, f" COLLATE {built_in(table.charset)}")]
     return column_edits(column)
 
 
-def collate_edits(given: CharsetClause, collation_of: CollationOf = our_own) -> list[Edit]:
+def collate_edits(given: ast.CharsetClause, collation_of: CollationOf = our_own) -> list[ast.Edit]:
     if given.charset is None or given.collate is not None:
         return []
-    return [Edit(given.end, given.end, f" COLLATE {collation_of(given.charset)}")]
+    return [ast.Edit(given.end, given.end, f" COLLATE {collation_of(given.charset)}")]
 
 
-def option_edits(options: TableOptions, table: TableInfo) -> list[Edit]:
+def option_edits(options: ast.TableOptions, table: TableInfo) -> list[ast.Edit]:
     """Return the clauses that make a new table's character set explicit."""
     given = options.charset
     if given.says_nothing:
         clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
-        return [Edit(options.end, options.end, clause)]
+        return [ast.Edit(options.end, options.end, clause)]
     return collate_edits(given)
 
 
-def changed_option_edits(options: TableOptions) -> list[Edit]:
+def changed_option_edits(options: ast.TableOptions) -> list[ast.Edit]:
     return collate_edits(options.charset)
 
 
-def convert_edits(convert: Convert, table: TableInfo) -> list[Edit]:
+def convert_edits(convert: ast.Convert, table: TableInfo) -> list[ast.Edit]:
     text = f"{table.charset} COLLATE {table.collate}"
-    return [Edit(convert.start, convert.charset.end, text)]
+    return [ast.Edit(convert.start, convert.charset.end, text)]
 
 
-def period_edits(keys: Iterable[KeyDef], table: TableInfo) -> list[Edit]:
+def period_edits(keys: Iterable[ast.KeyDef], table: TableInfo) -> list[ast.Edit]:
     """Return edits that replace periods WITHOUT OVERLAPS by their columns.
 
     A key over both ends is unique as well. Rows that are applied in another order than upstream may
@@ -100,19 +81,19 @@ def period_edits(keys: Iterable[KeyDef], table: TableInfo) -> list[Edit]:
     """
     columns = ", ".join(quote_name(name) for name in table.own_period[:0:-1])
     parts = (part for key in keys for part in key.parts if part.is_period)
-    return [Edit(*part.period_at, columns) for part in parts]
+    return [ast.Edit(*part.period_at, columns) for part in parts]
 
 
-def key_edits(unnamed: Sequence[tuple[KeyDef, str]], verb: str) -> list[Edit]:
+def key_edits(unnamed: Sequence[tuple[ast.KeyDef, str]], verb: str) -> list[ast.Edit]:
     """Return edits that name unnamed keys as servers would; `verb` is "ADD " in ALTER TABLE."""
     out = []
     for key, name in unnamed:
         if key.name_at >= 0:
-            out.append(Edit(key.name_at, key.name_at, f" {quote_name(name)}"))
+            out.append(ast.Edit(key.name_at, key.name_at, f" {quote_name(name)}"))
             continue
         columns = ", ".join(quote_name(part.name) for part in key.parts)
         kind = "UNIQUE KEY" if key.unique else "KEY"
-        out.append(Edit(key.at, key.at, f", {verb}{kind} {quote_name(name)} ({columns})"))
+        out.append(ast.Edit(key.at, key.at, f", {verb}{kind} {quote_name(name)} ({columns})"))
         out += [key.inline] if key.inline is not None else []
     return out
 
@@ -135,11 +116,11 @@ class SessionCollations:
         return self.by_charset.get(plain) or built_in(plain)
 
 
-DatabaseOf = Callable[[TableRef], str | None]
+DatabaseOf = Callable[[ast.TableRef], str | None]
 """The collation of a table's database if the catalog's is wrong, else None."""
 
 
-def _as_catalogued(table: TableRef) -> str | None:
+def _as_catalogued(table: ast.TableRef) -> str | None:
     return None
 
 
@@ -152,7 +133,7 @@ def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_ca
     out = []
     for statement in statements:
         edits = list(_edits(statement, session, database))
-        out.append(edited(source.text, statement.start, statement.end, edits))
+        out.append(ast.edited(source.text, statement.start, statement.end, edits))
     return "; ".join(out)
 
 
@@ -164,36 +145,36 @@ def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
     """
     source, statements = parse(sql)
     assert len(source.text) == len(sql), "a comment leaves its place empty"
-    edits: list[Edit] = []
+    edits: list[ast.Edit] = []
     for statement in statements:
         if isinstance(made, SchemaInfo):
             edits += _schema_as_made(statement, made)
         else:
             edits += _table_as_made(statement, made)
-    return edited(sql, 0, len(sql), edits)
+    return ast.edited(sql, 0, len(sql), edits)
 
 
-def _schema_as_made(statement: Statement, made: SchemaInfo) -> Iterator[Edit]:
-    if isinstance(statement, CreateSchema) and statement.charset.says_nothing:
+def _schema_as_made(statement: ast.Statement, made: SchemaInfo) -> Iterator[ast.Edit]:
+    if isinstance(statement, ast.CreateSchema) and statement.charset.says_nothing:
         clause = f" CHARACTER SET {made.charset} COLLATE {made.collate}"
-        yield Edit(statement.end, statement.end, clause)
-    elif isinstance(statement, CreateSchema | AlterSchema):
+        yield ast.Edit(statement.end, statement.end, clause)
+    elif isinstance(statement, ast.CreateSchema | ast.AlterSchema):
         yield from collate_edits(statement.charset, lambda _: made.collate)
 
 
-def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
-    columns: Sequence[ColumnDef] = ()
-    keys: Sequence[KeyDef] = ()
-    if isinstance(statement, CreateTable):
+def _table_as_made(statement: ast.Statement, made: TableInfo) -> Iterator[ast.Edit]:
+    columns: Sequence[ast.ColumnDef] = ()
+    keys: Sequence[ast.KeyDef] = ()
+    if isinstance(statement, ast.CreateTable):
         columns, keys, given = statement.columns, statement.keys, statement.options.charset
         if given.says_nothing:
             yield from option_edits(statement.options, made)
         else:
             yield from collate_edits(given, lambda _: made.collate)
-    elif isinstance(statement, AlterTable):
+    elif isinstance(statement, ast.AlterTable):
         operations = [part.operation for part in statement.parts]
         columns = [column for each in operations for column in _columns_of(each)]
-        keys = [each.key for each in operations if isinstance(each, AddKey)]
+        keys = [each for each in operations if isinstance(each, ast.KeyDef)]
         for given in filter(None, map(_charset_of, operations)):
             yield from collate_edits(given, lambda _: made.collate)
     yield from key_edits(_named_as_made(keys, made), "")
@@ -204,7 +185,7 @@ def _table_as_made(statement: Statement, made: TableInfo) -> Iterator[Edit]:
             yield from column_edits(definition, partial(_same, collation))
 
 
-def _named_as_made(keys: Sequence[KeyDef], made: TableInfo) -> list[tuple[KeyDef, str]]:
+def _named_as_made(keys: Sequence[ast.KeyDef], made: TableInfo) -> list[tuple[ast.KeyDef, str]]:
     """Return keys without a name with the names of the newest indexes like them.
 
     A key that is written with its column stays there, and so does a key over an expression.
@@ -231,40 +212,38 @@ def _same(collation: str, charset: str) -> str:
     return collation
 
 
-def _columns_of(operation: Operation) -> Sequence[ColumnDef]:
+def _columns_of(operation: ast.Operation) -> Sequence[ast.ColumnDef]:
     match operation:
-        case AddColumns(columns):
+        case ast.AddColumns(columns):
             return columns
-        case ChangeColumn(_, column):
+        case ast.ChangeColumn(_, column):
             return (column,)
     return ()
 
 
-def _charset_of(operation: Operation) -> CharsetClause | None:
+def _charset_of(operation: ast.Operation) -> ast.CharsetClause | None:
     match operation:
-        case SetOptions(options):
-            return options.charset
-        case Convert(charset):
+        case ast.TableOptions(charset=charset) | ast.Convert(charset=charset):
             return charset
     return None
 
 
 def _edits(
-    statement: Statement, session: SessionCollations, database: DatabaseOf
-) -> Iterator[Edit]:
+    statement: ast.Statement, session: SessionCollations, database: DatabaseOf
+) -> Iterator[ast.Edit]:
     match statement:
-        case CreateSchema() | AlterSchema():
+        case ast.CreateSchema() | ast.AlterSchema():
             yield from _of_schema(statement, session)
-        case CreateTable(options=options):
+        case ast.CreateTable(options=options):
             given = options.charset
             if given.says_nothing and (own := database(statement.ref)) is not None:
                 own = built_in(charset_of_collation(own)) if _is_default(given) else own
-                yield Edit(options.end, options.end, f" COLLATE={own}")
+                yield ast.Edit(options.end, options.end, f" COLLATE={own}")
             else:
                 yield from _collations(given, session)
             for column in statement.columns:
                 yield from _of_column(column, session)
-        case AlterTable():
+        case ast.AlterTable():
             for part in statement.parts:
                 for column in _columns_of(part.operation):
                     yield from _of_column(column, session)
@@ -272,11 +251,13 @@ def _edits(
                     yield from _collations(clause, session)
 
 
-def _of_schema(statement: CreateSchema | AlterSchema, session: SessionCollations) -> Iterator[Edit]:
+def _of_schema(
+    statement: ast.CreateSchema | ast.AlterSchema, session: SessionCollations
+) -> Iterator[ast.Edit]:
     given, end = statement.charset, statement.end
-    if isinstance(statement, AlterSchema):
+    if isinstance(statement, ast.AlterSchema):
         if given.is_default and given.says_nothing:
-            yield Edit(end, end, f" COLLATE {_as_server(session)}")
+            yield ast.Edit(end, end, f" COLLATE {_as_server(session)}")
         elif given.is_default:
             yield from _in_full(given, session, end)
         yield from _collations(given, session)
@@ -284,13 +265,13 @@ def _of_schema(statement: CreateSchema | AlterSchema, session: SessionCollations
     if given.says_nothing and session.server is not None:
         # The character set follows from it.
         taken = _as_server(session) if _is_default(given) else session.server
-        yield Edit(end, end, f" COLLATE {taken}")
+        yield ast.Edit(end, end, f" COLLATE {taken}")
     else:
         yield from _in_full(given, session, end)
     yield from collate_edits(given, session.of)
 
 
-def _is_default(given: CharsetClause) -> bool:
+def _is_default(given: ast.CharsetClause) -> bool:
     return given.is_default or given.collate_is_default
 
 
@@ -300,11 +281,11 @@ def _as_server(session: SessionCollations) -> str:
     return built_in(charset_of_collation(session.server))
 
 
-def _in_full(given: CharsetClause, session: SessionCollations, at: int) -> Iterator[Edit]:
+def _in_full(given: ast.CharsetClause, session: SessionCollations, at: int) -> Iterator[ast.Edit]:
     if given.charset is None and given.collate is not None and session.server is not None:
         name = full_name(given.collate, charset_of_collation(session.server))
         if name != given.collate:
-            yield Edit(at, at, f" COLLATE {name}")
+            yield ast.Edit(at, at, f" COLLATE {name}")
 
 
 def _unclear() -> NeedsOperator:
@@ -316,16 +297,16 @@ def _unclear() -> NeedsOperator:
     )
 
 
-def _collations(given: CharsetClause, session: SessionCollations) -> Iterator[Edit]:
+def _collations(given: ast.CharsetClause, session: SessionCollations) -> Iterator[ast.Edit]:
     if given.says_nothing and _is_default(given) and session.is_reset:
         if session.by_charset:
             raise _unclear()
         if not given.collate_is_default:
-            yield Edit(given.end, given.end, " COLLATE DEFAULT")
+            yield ast.Edit(given.end, given.end, " COLLATE DEFAULT")
     yield from collate_edits(given, session.of)
 
 
-def _of_column(column: ColumnDef, session: SessionCollations) -> Iterator[Edit]:
+def _of_column(column: ast.ColumnDef, session: SessionCollations) -> Iterator[ast.Edit]:
     given = column.type.charset
     if given.says_nothing and given.collate_is_default and session.by_charset:
         raise _unclear()

@@ -12,16 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AlterTable,
-    ChangeColumn,
-    ColumnDef,
-    CreateTable,
-    Edit,
-    Statement,
-    edited,
-)
+from penstock.ddl.syntax import statements as ast
 
 _ZEROS = "0000-00-00 00:00:00"
 
@@ -32,25 +23,25 @@ def explicit_timestamps(sql: str) -> str:
     texts = []
     for statement in statements:
         edits = [edit for column in defined_columns(statement) for edit in _edits(column)]
-        texts.append(edited(source.text, statement.start, statement.end, edits))
+        texts.append(ast.edited(source.text, statement.start, statement.end, edits))
     return "; ".join(texts)
 
 
-def defined_columns(statement: Statement) -> Iterator[ColumnDef]:
-    if isinstance(statement, CreateTable):
+def defined_columns(statement: ast.Statement) -> Iterator[ast.ColumnDef]:
+    if isinstance(statement, ast.CreateTable):
         yield from statement.columns
-    for part in statement.parts if isinstance(statement, AlterTable) else ():
-        if isinstance(part.operation, AddColumns):
+    for part in statement.parts if isinstance(statement, ast.AlterTable) else ():
+        if isinstance(part.operation, ast.AddColumns):
             yield from part.operation.columns
-        elif isinstance(part.operation, ChangeColumn):
+        elif isinstance(part.operation, ast.ChangeColumn):
             yield part.operation.column
 
 
-def _edits(column: ColumnDef) -> Iterator[Edit]:
+def _edits(column: ast.ColumnDef) -> Iterator[ast.Edit]:
     if column.type.name != "TIMESTAMP" or column.generated:
         return
     at = column.type.charset.end
     if column.not_null is None:
-        yield Edit(at, at, " NULL")
+        yield ast.Edit(at, at, " NULL")
     elif column.not_null and column.default is None:
-        yield Edit(at, at, f" DEFAULT '{_ZEROS}'")
+        yield ast.Edit(at, at, f" DEFAULT '{_ZEROS}'")

@@ -28,26 +28,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import quote_name, quote_path
-from penstock.ddl.syntax.statements import (
-    SEQUENCE_DEFAULTS,
-    AlterKey,
-    AlterSequence,
-    AlterTable,
-    CreateSequence,
-    DropKey,
-    DropTables,
-    Edit,
-    Flavor,
-    ForeignEdit,
-    IndexStatement,
-    Part,
-    RenameKey,
-    RenameTables,
-    Statement,
-    TableRef,
-    edited,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +41,7 @@ class Spelled:
 
 
 def spelled_for(
-    flavor: Flavor,
+    flavor: ast.Flavor,
     sql: str,
     expression_indexes: Iterable[str] = (),
     sequences: Iterable[tuple[str, str]] = (),
@@ -71,17 +53,17 @@ def spelled_for(
     Raises NeedsOperator for a text that is not a statement of ours.
     """
     source, statements = parse(sql)
-    if flavor is Flavor.TIDB and not any(_own(each, flavor) for each in statements):
+    if flavor is ast.Flavor.TIDB and not any(_own(each, flavor) for each in statements):
         return Spelled(sql, ())
-    gone = {name.lower() for name in expression_indexes} if flavor is Flavor.MARIADB else set()
+    gone = {name.lower() for name in expression_indexes} if flavor is ast.Flavor.MARIADB else set()
     renamed = set(sequences)
     texts: list[str] = []
     lacking: dict[str, None] = {}
     for statement in statements:
-        if flavor is Flavor.MYSQL and _is_about_sequences(statement):
+        if flavor is ast.Flavor.MYSQL and _is_about_sequences(statement):
             lacking["sequences"] = None
             continue
-        if flavor is Flavor.MYSQL and isinstance(statement, RenameTables) and renamed:
+        if flavor is ast.Flavor.MYSQL and isinstance(statement, ast.RenameTables) and renamed:
             lacking["sequences"] = None
             texts += _without(statement, renamed)
             continue
@@ -92,25 +74,25 @@ def spelled_for(
     return Spelled("; ".join(texts), tuple(lacking))
 
 
-def _own(statement: Statement, flavor: Flavor) -> list[ForeignEdit]:
-    if flavor is Flavor.TIDB:
-        return [e for e in _own(statement, Flavor.MYSQL) if e.what != SEQUENCE_DEFAULTS]
+def _own(statement: ast.Statement, flavor: ast.Flavor) -> list[ast.ForeignEdit]:
+    if flavor is ast.Flavor.TIDB:
+        return [e for e in _own(statement, ast.Flavor.MYSQL) if e.what != ast.SEQUENCE_DEFAULTS]
     own = [each for each in statement.foreign if each.flavor is flavor]
     # An index that is left out contains the edit of its own visibility.
     return [e for e in own if not any(_contains(other.edit, e.edit) for other in own)]
 
 
-def _contains(outer: Edit, inner: Edit) -> bool:
+def _contains(outer: ast.Edit, inner: ast.Edit) -> bool:
     return outer != inner and outer.start <= inner.start and inner.end <= outer.end
 
 
-def _is_about_sequences(statement: Statement) -> bool:
-    if isinstance(statement, DropTables):
+def _is_about_sequences(statement: ast.Statement) -> bool:
+    if isinstance(statement, ast.DropTables):
         return statement.kind == "SEQUENCE"
-    return isinstance(statement, (CreateSequence, AlterSequence))
+    return isinstance(statement, (ast.CreateSequence, ast.AlterSequence))
 
 
-def _without(statement: RenameTables, sequences: set[tuple[str, str]]) -> list[str]:
+def _without(statement: ast.RenameTables, sequences: set[tuple[str, str]]) -> list[str]:
     kept = []
     for old, new in statement.pairs:
         found = {s for s in sequences if s[1] == old.name and old.schema in (None, s[0])}
@@ -122,21 +104,21 @@ def _without(statement: RenameTables, sequences: set[tuple[str, str]]) -> list[s
     return [f"RENAME TABLE {', '.join(kept)}"] if kept else []
 
 
-def _quoted(ref: TableRef) -> str:
+def _quoted(ref: ast.TableRef) -> str:
     return quote_name(ref.name) if ref.schema is None else quote_path(ref.schema, ref.name)
 
 
 def _spelled(
-    statement: Statement, text: str, edits: Collection[Edit], gone: Collection[str]
+    statement: ast.Statement, text: str, edits: Collection[ast.Edit], gone: Collection[str]
 ) -> str:
-    if isinstance(statement, IndexStatement) and _is_gone(statement.operation, gone):
+    if isinstance(statement, ast.IndexStatement) and _is_gone(statement.operation, gone):
         return ""
-    if not isinstance(statement, AlterTable) or not statement.parts:
-        return edited(text, statement.start, statement.end, edits)
+    if not isinstance(statement, ast.AlterTable) or not statement.parts:
+        return ast.edited(text, statement.start, statement.end, edits)
     pieces = list(_pieces(statement.parts, text, edits, gone))
     if not pieces:
         return ""
-    head = edited(text, statement.start, statement.parts[0].start, edits)
+    head = ast.edited(text, statement.start, statement.parts[0].start, edits)
     joined = pieces[0]
     for piece in pieces[1:]:
         follows = piece.upper().startswith(("PARTITION BY", "REMOVE PARTITIONING"))
@@ -145,15 +127,15 @@ def _spelled(
 
 
 def _pieces(
-    parts: Iterable[Part], text: str, edits: Collection[Edit], gone: Collection[str]
+    parts: Iterable[ast.Part], text: str, edits: Collection[ast.Edit], gone: Collection[str]
 ) -> Iterator[str]:
     for part in parts:
-        piece = edited(text, part.start, part.end, edits)
+        piece = ast.edited(text, part.start, part.end, edits)
         if piece and not _is_gone(part.operation, gone):
             yield piece
 
 
 def _is_gone(operation: object, gone: Collection[str]) -> bool:
-    if isinstance(operation, DropKey | AlterKey):
+    if isinstance(operation, ast.DropKey | ast.AlterKey):
         return operation.name.lower() in gone
-    return isinstance(operation, RenameKey) and operation.old.lower() in gone
+    return isinstance(operation, ast.RenameKey) and operation.old.lower() in gone

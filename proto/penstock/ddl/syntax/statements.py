@@ -137,14 +137,6 @@ class TypeSpec:
     charset: CharsetClause = CharsetClause()
 
 
-class ColumnPlace(Enum):
-    """The position of a column in its table."""
-
-    LAST = auto()
-    FIRST = auto()
-    AFTER = auto()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPart:
     """One column of a key; `length` is a prefix, -1 the whole column."""
@@ -162,7 +154,10 @@ class KeyPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDef:
-    """A key; an `implied` key is required by a foreign key when no other key serves it."""
+    """A key; an `implied` key is required by a foreign key when no other key serves it.
+
+    As an operation: ADD INDEX, UNIQUE, PRIMARY KEY, or a foreign key's index.
+    """
 
     name: str | None
     parts: tuple[KeyPart, ...]
@@ -211,8 +206,8 @@ class ColumnDef:
     stored: bool = False
     comment: str = ""
     keys: tuple[KeyDef, ...] = ()
-    place: ColumnPlace = ColumnPlace.LAST
-    after: str = ""
+    after: str | None = None
+    """The column before it; "" is FIRST, None the end of the table."""
     if_not_exists: bool = False
     actions: tuple[str, ...] = ()
     """The actions of an inline REFERENCES, which is omitted downstream."""
@@ -224,7 +219,10 @@ class ColumnDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Table options that Penstock tracks; `end` is the end of the written options."""
+    """Table options that Penstock tracks; `end` is the end of the written options.
+
+    As an operation: COMMENT, DEFAULT CHARSET and options that are not tracked.
+    """
 
     charset: CharsetClause = CharsetClause()
     comment: str | None = None
@@ -262,13 +260,6 @@ class RenameColumn:
     old: str
     new: str
     if_exists: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AddKey:
-    """ADD INDEX, UNIQUE, PRIMARY KEY, or a foreign key's index."""
-
-    key: KeyDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,13 +308,6 @@ class RenameTo:
     """RENAME TO."""
 
     ref: TableRef
-
-
-@dataclass(frozen=True, slots=True)
-class SetOptions:
-    """COMMENT, DEFAULT CHARSET and options that are not tracked."""
-
-    options: TableOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,14 +380,14 @@ Operation: TypeAlias = (
     | DropColumn
     | ChangeColumn
     | RenameColumn
-    | AddKey
+    | KeyDef
     | DropKey
     | DropPrimary
     | AlterKey
     | RenameKey
     | SetDefault
     | RenameTo
-    | SetOptions
+    | TableOptions
     | Convert
     | Untracked
     | OwnPeriod

@@ -5,28 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AddKey,
-    AlterKey,
-    ChangeColumn,
-    ColumnDef,
-    ColumnPlace,
-    Convert,
-    DropColumn,
-    DropKey,
-    DropPrimary,
-    KeyDef,
-    Operation,
-    OwnPeriod,
-    Part,
-    RenameColumn,
-    RenameKey,
-    SetDefault,
-    SetOptions,
-    Untracked,
-    Value,
-)
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.tables.table_builder import TableBuilder
 from penstock.schema.model import TableInfo
 
@@ -36,21 +15,21 @@ class Actions:
     """The operations by kind, names in lower case."""
 
     dropped: set[str] = field(default_factory=set)
-    changed: dict[str, ColumnDef] = field(default_factory=dict)
+    changed: dict[str, ast.ColumnDef] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
-    defaults: dict[str, Value | None] = field(default_factory=dict)
+    defaults: dict[str, ast.Value | None] = field(default_factory=dict)
     """Also of columns that the same statement adds."""
-    placed: list[tuple[str | None, ColumnDef]] = field(default_factory=list)
-    keys: list[KeyDef] = field(default_factory=list)
+    placed: list[tuple[str | None, ast.ColumnDef]] = field(default_factory=list)
+    keys: list[ast.KeyDef] = field(default_factory=list)
     keys_dropped: set[str] = field(default_factory=set)
     keys_renamed: dict[str, str] = field(default_factory=dict)
     solid: set[str] = field(default_factory=set)
     """Columns that become NOT NULL, by their names after the statement."""
-    convert: Convert | None = None
-    options: list[SetOptions] = field(default_factory=list)
+    convert: ast.Convert | None = None
+    options: list[ast.TableOptions] = field(default_factory=list)
 
 
-def gather(builder: TableBuilder, operations: Sequence[Operation]) -> Actions:
+def gather(builder: TableBuilder, operations: Sequence[ast.Operation]) -> Actions:
     """Sort the operations by kind; raise for a missing object, or one changed twice."""
     actions = Actions()
     touched: list[str] = []
@@ -65,27 +44,27 @@ def gather(builder: TableBuilder, operations: Sequence[Operation]) -> Actions:
     return actions
 
 
-def _sort_in(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
+def _sort_in(builder: TableBuilder, actions: Actions, operation: ast.Operation) -> list[str]:
     """Sort one operation in; return the names it changes, so that duplicates are detected."""
     match operation:
-        case AddColumns(columns):
+        case ast.AddColumns(columns):
             for column in columns:
                 actions.placed.append((None, column))
                 actions.keys += column.keys
-        case ChangeColumn(old, column):
+        case ast.ChangeColumn(old, column):
             key = _known_column(builder, old)
             actions.changed[key] = column
             actions.keys += column.keys
-            if column.place is not ColumnPlace.LAST:
+            if column.after is not None:
                 actions.placed.append((key, column))
             return [f"column {key}"]
-        case DropColumn(name):
+        case ast.DropColumn(name):
             actions.dropped.add(_known_column(builder, name))
             return [f"column {name.lower()}"]
-        case RenameColumn(old, new):
+        case ast.RenameColumn(old, new):
             actions.renamed[_known_column(builder, old)] = new
             return [f"column {old.lower()}"]
-        case SetDefault(name, default):
+        case ast.SetDefault(name, default):
             actions.defaults[name.lower()] = default
             return [f"column {name.lower()}"]
         case _:
@@ -93,34 +72,33 @@ def _sort_in(builder: TableBuilder, actions: Actions, operation: Operation) -> l
     return []
 
 
-def _sort_in_option(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
+def _sort_in_option(builder: TableBuilder, actions: Actions, operation: ast.Operation) -> list[str]:
     match operation:
-        case OwnPeriod(period):
+        case ast.OwnPeriod(period):
             builder.table = replace(builder.table, own_period=period)
             actions.solid |= {name.lower() for name in period[1:]}
-        case Convert():
+        case ast.Convert():
             actions.convert = operation
             return ["the character set"]
-        case SetOptions():
+        case ast.TableOptions(charset=given):
             actions.options.append(operation)
-            given = operation.options.charset
             return ["the character set"] if given.charset or given.is_default else []
         case _:
             return _sort_in_key(builder, actions, operation)
     return []
 
 
-def _sort_in_key(builder: TableBuilder, actions: Actions, operation: Operation) -> list[str]:
+def _sort_in_key(builder: TableBuilder, actions: Actions, operation: ast.Operation) -> list[str]:
     match operation:
-        case AddKey(key):
-            actions.keys.append(key)
-        case DropPrimary():
+        case ast.KeyDef():
+            actions.keys.append(operation)
+        case ast.DropPrimary():
             actions.keys_dropped.add(_known_key(builder, "PRIMARY"))
             return ["the primary key"]
-        case DropKey(name):
+        case ast.DropKey(name):
             actions.keys_dropped.add(_known_key(builder, name))
             return [f"index {name.lower()}"]
-        case RenameKey(old, new):
+        case ast.RenameKey(old, new):
             name = _known_key(builder, old)
             actions.keys_renamed[name] = new
             return ["the primary key" if name == "primary" else f"index {name}"]
@@ -139,9 +117,9 @@ def _known_key(builder: TableBuilder, name: str) -> str:
     return name.lower()
 
 
-def live_parts(table: TableInfo, parts: Sequence[Part]) -> tuple[Part, ...]:
+def live_parts(table: TableInfo, parts: Sequence[ast.Part]) -> tuple[ast.Part, ...]:
     """Return the operations, except those that IF [NOT] EXISTS makes ineffective."""
-    live: list[Part] = []
+    live: list[ast.Part] = []
     done: set[tuple[str, str]] = set()
     for part in parts:
         effect = _effect(part.operation)
@@ -152,36 +130,36 @@ def live_parts(table: TableInfo, parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(live)
 
 
-def _effect(operation: Operation) -> tuple[str, str] | None:
+def _effect(operation: ast.Operation) -> tuple[str, str] | None:
     """Return the object that an operation adds or drops, None for none or several."""
     match operation:
-        case AddColumns((column,)):
+        case ast.AddColumns((column,)):
             return "ADD COLUMN", column.name.lower()
-        case DropColumn(name):
+        case ast.DropColumn(name):
             return "DROP COLUMN", name.lower()
-        case AddKey(key):
-            return "ADD KEY", key.wanted_name.lower()
-        case DropKey(name):
+        case ast.KeyDef():
+            return "ADD KEY", operation.wanted_name.lower()
+        case ast.DropKey(name):
             return "DROP KEY", name.lower()
     return None
 
 
-def _is_lenient(operation: Operation) -> bool:
+def _is_lenient(operation: ast.Operation) -> bool:
     match operation:
-        case AddColumns((column,)):
+        case ast.AddColumns((column,)):
             return column.if_not_exists
-        case AddKey(key):
-            return key.if_not_exists
-        case DropColumn() | DropKey():
+        case ast.KeyDef():
+            return operation.if_not_exists
+        case ast.DropColumn() | ast.DropKey():
             return operation.if_exists
     return False
 
 
-def _skipped(table: TableInfo, operation: Operation) -> bool:
+def _skipped(table: TableInfo, operation: ast.Operation) -> bool:
     """Return whether IF [NOT] EXISTS makes an operation ineffective on the current table."""
     builder = TableBuilder.of(table)
     match operation:
-        case AddColumns(columns):
+        case ast.AddColumns(columns):
             known = [c for c in columns if c.if_not_exists and builder.column(c.name) is not None]
             if any(builder.key(key.wanted_name) is None for c in known for key in c.keys):
                 # MariaDB still adds the key.
@@ -190,23 +168,23 @@ def _skipped(table: TableInfo, operation: Operation) -> bool:
                 )
             return len(known) == len(columns)
         case (
-            DropColumn(name, if_exists=True)
-            | ChangeColumn(name, if_exists=True)
-            | RenameColumn(name, if_exists=True)
-            | SetDefault(name, if_exists=True)
+            ast.DropColumn(name, if_exists=True)
+            | ast.ChangeColumn(name, if_exists=True)
+            | ast.RenameColumn(name, if_exists=True)
+            | ast.SetDefault(name, if_exists=True)
         ):
             return builder.column(name) is None
-        case RenameKey(name, if_exists=True) | AlterKey(name, if_exists=True):
+        case ast.RenameKey(name, if_exists=True) | ast.AlterKey(name, if_exists=True):
             return builder.key(name) is None and not builder.has_expression(name)
-        case DropKey(name, if_exists=True):
+        case ast.DropKey(name, if_exists=True):
             is_there = builder.key(name) is not None or builder.has_expression(name)
             return not is_there and (not operation.lenient or _has(table, name) is False)
-        case AddKey(key):
+        case ast.KeyDef() as key:
             name = key.wanted_name
             is_there = builder.key(name) is not None or builder.has_expression(name)
             is_known = key.implied and bool(key.name) and _has(table, key.name or "") is True
             return key.if_not_exists and (is_there or is_known)
-        case Untracked(absent=absent, present=present):
+        case ast.Untracked(absent=absent, present=present):
             gone = bool(absent) and _has(table, absent) is False
             return gone or (bool(present) and _has(table, present) is True)
     return False

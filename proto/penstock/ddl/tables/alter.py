@@ -13,18 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from penstock.ddl.charsets import char_bytes_max, resolve
+from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import Kind, Token, quote_name, read
-from penstock.ddl.syntax.statements import (
-    ColumnDef,
-    ColumnPlace,
-    Edit,
-    KeyDef,
-    KeyPart,
-    Operation,
-    Value,
-    ValueKind,
-    edited,
-)
 from penstock.ddl.tables.actions import Actions, gather
 from penstock.ddl.tables.column_types import LARGE_TYPES, TEXT_TYPES, build_column, large_type
 from penstock.ddl.tables.default_values import (
@@ -44,10 +34,10 @@ _BESIDE_GEOMETRY = TEXT_TYPES | {MysqlType.JSON, MysqlType.GEOMETRY}
 
 def altered(
     table: TableInfo,
-    operations: Sequence[Operation],
+    operations: Sequence[ast.Operation],
     schema: SchemaInfo,
     context: DdlContext | None = None,
-) -> tuple[TableInfo, list[tuple[KeyDef, str]]]:
+) -> tuple[TableInfo, list[tuple[ast.KeyDef, str]]]:
     """Return the table after the operations, and keys that have no written name.
 
     An operation that MySQL would refuse raises NeedsOperator.
@@ -73,10 +63,10 @@ def altered(
 def _apply_options(builder: TableBuilder, actions: Actions, schema: SchemaInfo) -> None:
     table = builder.table
     for options in actions.options:
-        given = options.options.charset
+        given = options.charset
         owner = schema if given.is_default else table
         charset, collate = resolve(given, (owner.charset, owner.collate))
-        comment = options.options.comment
+        comment = options.comment
         table = replace(
             table,
             charset=charset,
@@ -159,7 +149,7 @@ def _changed(builder: TableBuilder, actions: Actions, column: ColumnInfo) -> Col
     return column
 
 
-def _redefined(builder: TableBuilder, before: ColumnInfo, definition: ColumnDef) -> ColumnInfo:
+def _redefined(builder: TableBuilder, before: ColumnInfo, definition: ast.ColumnDef) -> ColumnInfo:
     inherited = (builder.table.charset, builder.table.collate)
     after = build_column(definition, before.id, inherited, builder.context)
     if before.is_generated != after.is_generated or (
@@ -182,8 +172,8 @@ def _redefined(builder: TableBuilder, before: ColumnInfo, definition: ColumnDef)
     return replace(after, origin_default=origin)
 
 
-def _with_default(builder: TableBuilder, column: ColumnInfo, value: Value | None) -> ColumnInfo:
-    is_null = value is not None and value.kind is ValueKind.NULL
+def _with_default(builder: TableBuilder, column: ColumnInfo, value: ast.Value | None) -> ColumnInfo:
+    is_null = value is not None and value.kind is ast.ValueKind.NULL
     if is_null and column.is_not_null:
         raise builder.refuse(f"DEFAULT NULL for {column.name!r}", "it is NOT NULL")
     if value is not None and (column.is_generated or ColumnFlag.AUTO_INCREMENT in column.flag):
@@ -191,7 +181,7 @@ def _with_default(builder: TableBuilder, column: ColumnInfo, value: Value | None
     return default_of(column, value, builder.context)
 
 
-def _added(builder: TableBuilder, actions: Actions, definition: ColumnDef) -> ColumnInfo:
+def _added(builder: TableBuilder, actions: Actions, definition: ast.ColumnDef) -> ColumnInfo:
     inherited = (builder.table.charset, builder.table.collate)
     primary = {p.name.lower() for key in actions.keys if key.primary for p in key.parts}
     column = build_column(definition, builder.new_column_id(), inherited, builder.context)
@@ -206,12 +196,12 @@ def _added(builder: TableBuilder, actions: Actions, definition: ColumnDef) -> Co
 
 
 def _insert(
-    builder: TableBuilder, columns: list[ColumnInfo], column: ColumnInfo, definition: ColumnDef
+    builder: TableBuilder, columns: list[ColumnInfo], column: ColumnInfo, definition: ast.ColumnDef
 ) -> None:
     at = len(columns)
-    if definition.place is ColumnPlace.FIRST:
+    if definition.after == "":
         at = 0
-    elif definition.place is ColumnPlace.AFTER:
+    elif definition.after is not None:
         wanted = definition.after.lower()
         before = [i for i, c in enumerate(columns) if c.name.lower() == wanted]
         if not before:
@@ -254,12 +244,14 @@ def _name_tokens(expression: str) -> list[Token]:
 
 def _with_names(column: ColumnInfo, names: dict[str, str]) -> ColumnInfo:
     edits = [
-        Edit(token.start, token.end, quote_name(new))
+        ast.Edit(token.start, token.end, quote_name(new))
         for token in _name_tokens(column.generated_expr)
         if (new := names.get(token.text.lower(), "")).lower() not in ("", token.text.lower())
     ]
     text = column.generated_expr
-    return replace(column, generated_expr=edited(text, 0, len(text), edits)) if edits else column
+    return (
+        replace(column, generated_expr=ast.edited(text, 0, len(text), edits)) if edits else column
+    )
 
 
 def _replaced(builder: TableBuilder, actions: Actions, names: dict[str, str]) -> set[str]:
@@ -320,14 +312,14 @@ def _key_name(builder: TableBuilder, actions: Actions, key: KeyBuilder) -> str:
     return new
 
 
-def _part(builder: TableBuilder, part: KeyPart, name: str) -> KeyPart:
+def _part(builder: TableBuilder, part: ast.KeyPart, name: str) -> ast.KeyPart:
     """Return a key part for the column's new form: an outgrown prefix becomes the whole."""
     column = builder.column(name)
     assert column is not None, name
     length = part.length
     text = column.tp in TEXT_TYPES and column.tp not in (MysqlType.ENUM, MysqlType.SET)
     if column.tp is MysqlType.GEOMETRY:
-        return KeyPart(name=name, length=length)
+        return ast.KeyPart(name=name, length=length)
     if not text or (column.tp not in LARGE_TYPES and length >= column.flen):
         length = -1
-    return KeyPart(name=name, length=length)
+    return ast.KeyPart(name=name, length=length)

@@ -32,7 +32,6 @@ from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.syntax.statements import (
     AddColumns,
-    AddKey,
     AlterTable,
     ChangeColumn,
     ColumnDef,
@@ -107,8 +106,8 @@ def _of(table: Name, statement: Statement, takes_inline: bool) -> Iterator[Casca
 
 
 def _gather(operation: Operation, keys: list[KeyDef], columns: list[ColumnDef]) -> None:
-    if isinstance(operation, AddKey):
-        keys.append(operation.key)
+    if isinstance(operation, KeyDef):
+        keys.append(operation)
     elif isinstance(operation, AddColumns):
         columns += operation.columns
     elif isinstance(operation, ChangeColumn):

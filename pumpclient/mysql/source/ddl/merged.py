@@ -25,7 +25,6 @@ from penstock.codes import Code
 from penstock.datum.rows.fields import INTEGER_BITS, STRING_TYPES
 from penstock.ddl.syntax.statements import (
     AddColumns,
-    AddKey,
     AlterTable,
     ChangeColumn,
     ColumnDef,
@@ -37,6 +36,7 @@ from penstock.ddl.syntax.statements import (
     DropSchema,
     DropTables,
     IndexStatement,
+    KeyDef,
     Operation,
     Partitions,
     RenameColumn,
@@ -88,7 +88,7 @@ def _votes(name: str, operation: Operation, table: TableInfo) -> set[_Vote]:
     match operation:
         case AddColumns():
             return {_added(name, table, columns, each) for each in operation.columns}
-        case AddKey():
+        case KeyDef():
             return {_there(_has_key(operation, table))}
         case DropColumn():
             column = columns.get(operation.name.lower())
@@ -163,8 +163,7 @@ def _there(is_there: bool) -> _Vote:
     return _Vote.DONE if is_there else _Vote.RUN
 
 
-def _has_key(operation: AddKey, table: TableInfo) -> bool:
-    key = operation.key
+def _has_key(key: KeyDef, table: TableInfo) -> bool:
     if key.name:
         return any(index.name.lower() == key.name.lower() for index in table.indexes)
     wanted = [part.name.lower() for part in key.parts]
