@@ -47,16 +47,7 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import RelayStage
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, went_back
-from drainer.sinks.protocol import (
-    EventSink,
-    FileCountingSink,
-    FileCounts,
-    GatheringSink,
-    PartitionedSink,
-    Sink,
-    SqlSink,
-    TableSink,
-)
+from drainer.sinks.protocol import EventSink, PartitionedSink, Sink, SqlSink, TableSink
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -110,7 +101,7 @@ async def build_active(
         waits_for=sink.waits_for,
         ddl_waits_for=jobs.waits_for,
         stand_ins=sink.stand_ins,
-        file_counts=sink.file_counts if isinstance(sink, FileCountingSink) else FileCounts(),
+        file_counts=sink.file_counts,
     )
     membership = Membership(
         Registry(components.etcd),
@@ -217,7 +208,7 @@ def build_pipeline(
     checkpoint, schemas = progress.checkpoint, schema.tracker
     selection = selection_of(config, schemas)
     sink = components.sink
-    gathering = sink.gathering if isinstance(sink, GatheringSink) else None
+    gathering = sink.gathering
     planner = Planner(
         selection.lookup,
         rows_max=gathering.rows_max if gathering else config.batch_rows_max,

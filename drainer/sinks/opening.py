@@ -24,7 +24,7 @@ from drainer.settings.targets import (
     no_sink,
     target_of,
 )
-from drainer.sinks.protocol import RETRY_S_MAX, EventSink, Sink, SqlSink, TableSink
+from drainer.sinks.protocol import RETRY_S_MAX, Sink, SqlSink
 
 
 def open_sink(
@@ -39,28 +39,8 @@ def open_sink(
     Contacts nothing yet. Raises `NeedsOperator` for a URL that names no known downstream. While the
     checkpoint is at `accepted_ts`, an operator has accepted the downstream as it is.
     """
-    target = _target(target)
-    if target.takes_events:
-        return open_event_sink(
-            target, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
-        )
-    if isinstance(target, LakeTarget):
-        return open_lake_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    return open_table_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-
-
-def _target(target: Target | str) -> Target:
-    return target_of(target) if isinstance(target, str) else target
-
-
-# Each downstream's driver is imported only if it is used.
-
-
-def open_table_sink(
-    target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
-) -> SqlSink:
-    """Return the SQL sink for a SQLite, MySQL, MariaDB or TiDB."""
-    target = _target(target)
+    target = target_of(target) if isinstance(target, str) else target
+    # Each downstream's driver is imported only if it is used.
     if isinstance(target, SqliteTarget):
         from drainer.sinks.sqlite.sink import SqliteSink
 
@@ -69,43 +49,35 @@ def open_table_sink(
         from drainer.sinks.mysql.sink import MysqlSink
 
         return MysqlSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    raise no_sink(target.scheme)
-
-
-def open_lake_sink(
-    target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
-) -> TableSink:
-    """Return the Arrow sink for a lake that mirrors the upstream."""
-    from drainer.sinks.delta.sink import DeltaSink
-
-    target = _target(target)
-    assert isinstance(target, LakeTarget), target
-    return DeltaSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-
-
-def open_event_sink(
-    target: Target | str,
-    *,
-    cluster_id: int,
-    retry_s_max: float = RETRY_S_MAX,
-    accepted_ts: int = -1,
-) -> EventSink:
-    """Return the sink for files, a Kafka, or a lake that logs changes."""
-    target = _target(target)
-    if isinstance(target, LakeTarget):
-        from drainer.sinks.delta.changes_sink import ChangesSink
-
-        return ChangesSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
     if isinstance(target, KafkaTarget):
         from drainer.sinks.kafka.sink import KafkaSink
 
         return KafkaSink(
             target, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
         )
-    from drainer.sinks.files.sink import FileSink
+    if isinstance(target, FilesTarget):
+        from drainer.sinks.files.sink import FileSink
 
-    assert isinstance(target, FilesTarget), target
-    return FileSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        return FileSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    assert isinstance(target, LakeTarget), target
+    if target.takes_events:
+        from drainer.sinks.delta.changes_sink import ChangesSink
+
+        return ChangesSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    from drainer.sinks.delta.sink import DeltaSink
+
+    return DeltaSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+
+
+def open_table_sink(
+    target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
+) -> SqlSink:
+    """Return the sink for a SQLite, MySQL, MariaDB or TiDB."""
+    target = target_of(target) if isinstance(target, str) else target
+    sink = open_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    if not isinstance(sink, SqlSink):
+        raise no_sink(target.scheme)
+    return sink
 
 
 log = logging.getLogger(__name__)

@@ -15,17 +15,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from drainer.sinks.checkpoint import Checkpoint, Ledger
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.protocol import Sink
 from penstock.codes import Code
 from penstock.errors import Retryable
-
-if TYPE_CHECKING:
-    from penstock.ddl import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -122,38 +120,19 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-class CheckpointedSink:
-    """The common part of sinks: the checkpoint as this run knows it, and the retries."""
-
-    batch_bytes_max = 0
+class RetryingSink(Sink):
+    """A sink whose calls all retry in the same way."""
 
     def __init__(self, name: str, *, cluster_id: int, retry_s_max: float) -> None:
-        self._cluster_id = cluster_id
-        self._ledger = Ledger()
+        super().__init__(cluster_id)
         self._patience = Patience(
             name, retry_s_max=retry_s_max, let_go=self._let_go, passing=self._passing
         )
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
-
-    def look_at(self, catalog: Catalog) -> None:
-        """Do nothing: this downstream distinguishes all texts, and has nothing to compare."""
-
-    def stand_ins(self) -> Mapping[str, str]:
-        """Return nothing: no collation can be missing."""
-        return {}
 
     def waits_for(self) -> str:
         return self._patience.problem
 
     def close(self) -> None:
-        """Release the downstream; a call waiting in another thread ends with `Retryable`."""
         self._patience.close()
 
     def _storing(self, attempt: Callable[[str, bool], T], checkpoint: Checkpoint) -> T:
@@ -171,5 +150,4 @@ class CheckpointedSink:
         raise NotImplementedError
 
     def _passing(self, error: Exception) -> str:
-        """As `Patience` calls it."""
         raise NotImplementedError

@@ -30,9 +30,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, count, islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from drainer.sinks.checkpoint import Checkpoint, OverrideChange
+from drainer.sinks.checkpoint import Checkpoint, Ledger, OverrideChange
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.failpoints import point
 from penstock.refused_inserts import inserted
@@ -90,150 +90,6 @@ versions_stored = point("drainer.versions_stored")
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
-T = TypeVar("T")
-
-Slices = Callable[[], Generator[T]]
-"""Iterates over the parts of one large transaction from the start."""
-
-StatementLists = Slices[Sequence[str | bytes]]
-"""Slices as SQL: a list of statements for each."""
-
-
-class Sink(Protocol):
-    """One downstream of one cluster, written by one thread at a time.
-
-    While a downstream is unreachable, locked or restarting, every method retries with a growing
-    pause, and raises `Retryable` after `retry_s_max`. `NeedsOperator` means that retrying cannot
-    help: the downstream refuses the statement, or another Drainer writes the same checkpoint.
-    """
-
-    batch_bytes_max: int
-    """The bytes of the stream that one transaction should carry at most, 0 for any size.
-
-    It is known once the checkpoint is loaded. A single upstream transaction may be larger.
-    """
-
-    @property
-    def is_new(self) -> bool:
-        """True while the downstream has no checkpoint of this cluster, as far as is known."""
-        ...
-
-    @property
-    def writer(self) -> str: ...
-
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue, None on a fresh downstream.
-
-        The returned checkpoint's writer is the run that stores the next one. Raises `NeedsOperator`
-        if another cluster has a checkpoint and this cluster has none. The first call also raises it
-        for anything that would keep this run from writing.
-        """
-        ...
-
-    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store `checkpoint` when only time has advanced."""
-        ...
-
-    def change_overrides(self, change: OverrideChange) -> None:
-        """Change the overrides in the checkpoint, whichever run writes it; it has been loaded.
-
-        `change` is called within the transaction, and an error that it raises ends the transaction.
-        A run that writes this downstream gets `Overridden` at its next commit, and has committed
-        nothing since.
-        """
-        ...
-
-    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
-        """Change the schema and store `checkpoint`; `maybe_done` is set after a crash between."""
-        ...
-
-    def look_at(self, catalog: Catalog) -> None: ...
-
-    def stand_ins(self) -> Mapping[str, str]:
-        """Return collations that the downstream lacks, each with its tables' substitute.
-
-        It may be called from any thread, during another call.
-        """
-        ...
-
-    def waits_for(self) -> str:
-        """Return the reason why the downstream takes no changes; empty if it takes them.
-
-        It may be called from any thread, during another call.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release the downstream; a call waiting in another thread raises `Retryable`."""
-        ...
-
-
-class TableSink(Sink, Protocol):
-    """A sink that has tables, and takes a compacted batch as SQL or Arrow."""
-
-    dialect: str
-    """The dialect of its statements, as `drainer.task.sql.literals` names it."""
-
-    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Run all statements and store `checkpoint`, all or nothing, exactly once.
-
-        It is one transaction. If the downstream has no transactions over several tables, readers
-        that follow the sink's rules see no difference, and the checkpoint says which changes may be
-        there.
-        """
-        ...
-
-    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
-        """As `apply`, for more statements than memory holds: `slices` yields list after list.
-
-        `slices` is called once for every try, and must yield the same lists each time. An error
-        that it raises ends the transaction and is passed on. No list is kept while the next is
-        produced.
-        """
-        ...
-
-
-class SqlSink(TableSink, Protocol):
-    """A sink that takes SQL, so that every change can be a separate statement."""
-
-    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
-        """Run queues of transactions, then the last one with `checkpoint`; return the missing rows.
-
-        Before the first queue the stored checkpoint (or `start`, if none is stored) says that parts
-        of the changes up to the new one may be downstream. Every transaction of a queue checks that
-        this still holds, which excludes another Drainer. Raises `InDoubt` if a queue's commit got
-        no answer and `split` is not `safe`.
-        """
-        ...
-
-    def foreign_keys(self) -> tuple[ForeignKey, ...]:
-        """Return the downstream's foreign keys: the same object until a DDL has run."""
-        ...
-
-
-class EventSink(Sink, Protocol):
-    """A sink that takes every change in commit order, as messages: files, a queue.
-
-    Its DDL is also a message; `run_ddl` writes it after all earlier messages.
-    """
-
-    encoding: Encoding
-    """The encoding of its messages of changes."""
-
-    def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
-        """Write a batch's messages, in their order, and store `checkpoint`: all or nothing.
-
-        A reader that follows the output's rules sees each message once, despite any crash.
-        """
-        ...
-
-    def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
-        """As `put`, for one transaction that is larger than memory, in parts.
-
-        `slices` is called once for every try, and yields the same parts each time.
-        """
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
@@ -250,20 +106,158 @@ class Gathering:
 
 _GATHERED_ROW_BYTES = 64
 
+T = TypeVar("T")
 
-@runtime_checkable
-class FileCountingSink(Protocol):
-    """A sink that writes files and counts them."""
+Slices = Callable[[], Generator[T]]
+"""Iterates over the parts of one large transaction from the start."""
 
-    file_counts: FileCounts
+StatementLists = Slices[Sequence[str | bytes]]
+"""Slices as SQL: a list of statements for each."""
 
 
-@runtime_checkable
-class GatheringSink(Protocol):
-    """A sink whose commits cost too much to be as small as the load allows."""
+class Sink:
+    """One downstream of one cluster, written by one thread at a time.
 
-    gathering: Gathering | None
-    """None if batches are cut as for any other sink."""
+    While a downstream is unreachable, locked or restarting, every method retries with a growing
+    pause, and raises `Retryable` after `retry_s_max`. `NeedsOperator` means that retrying cannot
+    help: the downstream refuses the statement, or another Drainer writes the same checkpoint.
+    """
+
+    batch_bytes_max = 0
+    """The bytes of the stream that one transaction should carry at most, 0 for any size.
+
+    It is known once the checkpoint is loaded. A single upstream transaction may be larger.
+    """
+    gathering: Gathering | None = None
+    """How batches are cut if commits cost too much to be as small as the load allows."""
+
+    def __init__(self, cluster_id: int) -> None:
+        self._cluster_id = cluster_id
+        self._ledger = Ledger()
+        self.file_counts = FileCounts()
+
+    @property
+    def is_new(self) -> bool:
+        """True while the downstream has no checkpoint of this cluster, as far as is known."""
+        return self._ledger.is_new
+
+    @property
+    def writer(self) -> str:
+        return self._ledger.writer
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return where to continue, None on a fresh downstream.
+
+        The returned checkpoint's writer is the run that stores the next one. Raises `NeedsOperator`
+        if another cluster has a checkpoint and this cluster has none. The first call also raises it
+        for anything that would keep this run from writing.
+        """
+        raise NotImplementedError
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store `checkpoint` when only time has advanced."""
+        raise NotImplementedError
+
+    def change_overrides(self, change: OverrideChange) -> None:
+        """Change the overrides in the checkpoint, whichever run writes it; it has been loaded.
+
+        `change` is called within the transaction, and an error that it raises ends the transaction.
+        A run that writes this downstream gets `Overridden` at its next commit, and has committed
+        nothing since.
+        """
+        raise NotImplementedError
+
+    def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
+        """Change the schema and store `checkpoint`; `maybe_done` is set after a crash between."""
+        raise NotImplementedError
+
+    def look_at(self, catalog: Catalog) -> None:
+        """Compare the downstream with the tables that go there, if there is anything to compare."""
+
+    def stand_ins(self) -> Mapping[str, str]:
+        """Return collations that the downstream lacks, each with its tables' substitute.
+
+        It may be called from any thread, during another call.
+        """
+        return {}
+
+    def waits_for(self) -> str:
+        """Return the reason why the downstream takes no changes; empty if it takes them.
+
+        It may be called from any thread, during another call.
+        """
+        return ""
+
+    def close(self) -> None:
+        """Release the downstream; a call waiting in another thread raises `Retryable`."""
+        raise NotImplementedError
+
+
+class TableSink(Sink):
+    """A sink that has tables, and takes a compacted batch as SQL or Arrow."""
+
+    dialect: str
+    """The dialect of its statements, as `drainer.task.sql.literals` names it."""
+
+    def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
+        """Run all statements and store `checkpoint`, all or nothing, exactly once.
+
+        It is one transaction. If the downstream has no transactions over several tables, readers
+        that follow the sink's rules see no difference, and the checkpoint says which changes may be
+        there.
+        """
+        raise NotImplementedError
+
+    def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
+        """As `apply`, for more statements than memory holds: `slices` yields list after list.
+
+        `slices` is called once for every try, and must yield the same lists each time. An error
+        that it raises ends the transaction and is passed on. No list is kept while the next is
+        produced.
+        """
+        raise NotImplementedError
+
+
+class SqlSink(TableSink):
+    """A sink that takes SQL, so that every change can be a separate statement."""
+
+    def apply_split(self, split: Split, checkpoint: Checkpoint, start: Checkpoint) -> Missed:
+        """Run queues of transactions, then the last one with `checkpoint`; return the missing rows.
+
+        Before the first queue the stored checkpoint (or `start`, if none is stored) says that parts
+        of the changes up to the new one may be downstream. Every transaction of a queue checks that
+        this still holds, which excludes another Drainer. Raises `InDoubt` if a queue's commit got
+        no answer and `split` is not `safe`.
+        """
+        raise NotImplementedError
+
+    def foreign_keys(self) -> tuple[ForeignKey, ...]:
+        """Return the downstream's foreign keys: the same object until a DDL has run."""
+        raise NotImplementedError
+
+
+class EventSink(Sink):
+    """A sink that takes every change in commit order, as messages: files, a queue.
+
+    Its DDL is also a message; `run_ddl` writes it after all earlier messages.
+    """
+
+    encoding: Encoding
+    """The encoding of its messages of changes."""
+
+    def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
+        """Write a batch's messages, in their order, and store `checkpoint`: all or nothing.
+
+        A reader that follows the output's rules sees each message once, despite any crash.
+        """
+        raise NotImplementedError
+
+    def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
+        """As `put`, for one transaction that is larger than memory, in parts.
+
+        `slices` is called once for every try, and yields the same parts each time.
+        """
+        raise NotImplementedError
 
 
 class RowStatement(NamedTuple):
@@ -367,13 +361,12 @@ class Partitions:
         return zip(count(), (each for phase in self.phases for each in phase), strict=False)
 
 
-@runtime_checkable
-class PartitionedSink(Protocol):
+class PartitionedSink(SqlSink):
     """A sink with enough connections to commit partitions concurrently."""
 
     def has_begun(self, partitions: Partitions) -> bool:
         """Return whether this batch was the last to start, possibly in an earlier run."""
-        ...
+        raise NotImplementedError
 
     def apply_partitions(
         self, partitions: Partitions, checkpoint: Checkpoint, start: Checkpoint
@@ -385,7 +378,7 @@ class PartitionedSink(Protocol):
         same way, that an earlier run committed are not run again. After its successor's first
         checkpoint, a replaced Drainer can commit no partition.
         """
-        ...
+        raise NotImplementedError
 
 
 def cut_by_bytes(statements: Sequence[bytes], parts_max: int, bytes_min: int) -> list[Partition]:

@@ -20,10 +20,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from drainer.sinks.delta.merging import by_table
-from drainer.sinks.opening import open_lake_sink
 from drainer.task.events.event_unit import answer
 from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
 from tests.bench.figure import Figure
+from tests.kit.opened_sinks import open_lake_sink
 from tests.kit.workloads.lake_stream import Change, LakeStream
 
 CHANGES = 20_000

@@ -17,7 +17,6 @@ import pytest
 from drainer.differences.overrides import Override
 from drainer.differences.skipped import Skipped
 from drainer.sinks.checkpoint import Checkpoint, Overridden
-from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
@@ -29,6 +28,7 @@ from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
 from tests.kit.kafka.topic_reader import Read, read_topics
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.workloads.insert_stream import InsertStream
 
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.

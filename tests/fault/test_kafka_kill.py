@@ -35,7 +35,6 @@ from confluent_kafka.admin._scram import (
 from confluent_kafka.cimpl import NewTopic
 
 from drainer.sinks.checkpoint import Checkpoint, Overridden
-from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import Refused
 from drainer.task.events.messages import Message, Messages
 from penstock.errors import NeedsOperator, Retryable
@@ -44,6 +43,7 @@ from penstock_local.kafka import KafkaSecurity, KafkaServer
 from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
 from tests.kit.kafka.topic_reader import Read, read_topics
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.authority import Authority
 from tests.kit.workloads.bank import Bank
 from tests.kit.workloads.insert_stream import InsertStream

@@ -21,12 +21,12 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic, Producer
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.kafka.checkpoint_topic import checkpoint_key
-from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock_local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import CLUSTER
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.wait import eventually
 from tests.kit.workloads.insert_stream import InsertStream
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_event_sink
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Messages, RowEvent
 from penstock.ddl import Catalog, plan_ddl
@@ -22,6 +21,7 @@ from penstock_local.kafka import KafkaServer
 from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.binlog_server import BinlogServer
 from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer

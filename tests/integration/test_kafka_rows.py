@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.encoding import encoder_of
 from drainer.task.events.messages import Messages, RowEvent
@@ -24,6 +23,7 @@ from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
 from penstock_local.kafka import KafkaServer
 from tests.kit.kafka.topic_reader import Read, read_topics
+from tests.kit.opened_sinks import open_event_sink
 
 pytestmark = pytest.mark.slow
 

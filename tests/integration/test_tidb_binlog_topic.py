@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from drainer.sinks.opening import open_event_sink
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock_local.kafka import KafkaServer
 from penstock_local.process import built
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.workloads.insert_stream import InsertStream
 
 pytestmark = pytest.mark.slow

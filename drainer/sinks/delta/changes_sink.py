@@ -28,7 +28,7 @@ from drainer.sinks.delta.lake_ddl import ChangesDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
 from drainer.sinks.delta.own_tables import DdlTable
 from drainer.sinks.delta.sink import LakeSink
-from drainer.sinks.protocol import rows_changed
+from drainer.sinks.protocol import EventSink, rows_changed
 from drainer.task.events.change_blocks import COMMIT_TS, SEQ, START_TS, change_schema
 from drainer.task.events.encoding import DELTA_CHANGES, Encoding
 from drainer.task.events.messages import Messages
@@ -46,7 +46,7 @@ Appended = tuple[LakeChanges, Iterable[pa.Table]]
 """A table's changes, and their lines in pieces, which can be iterated repeatedly."""
 
 
-class ChangesSink(LakeSink):
+class ChangesSink(LakeSink, EventSink):
     """See `EventSink`; its messages are blocks of changes (`change_blocks`)."""
 
     encoding = Encoding(DELTA_CHANGES)

@@ -33,9 +33,10 @@ from drainer.sinks.delta.lake import OWN, RETAINED, Lake, Place, app_of, configu
 from drainer.sinks.delta.lake_ddl import DROPPED, LakeDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, merge
 from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
-from drainer.sinks.patience import LOCK, PASSING_ERRNOS, CheckpointedSink, locked
+from drainer.sinks.patience import LOCK, PASSING_ERRNOS, RetryingSink, locked
 from drainer.sinks.protocol import (
     Gathering,
+    TableSink,
     ddl_run,
     rows_changed,
     transaction_begun,
@@ -57,7 +58,7 @@ log = logging.getLogger(__name__)
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
-class LakeSink(CheckpointedSink):
+class LakeSink(RetryingSink):
     """The common base of both kinds of lakes; see `Sink`."""
 
     _ddl: LakeDdl
@@ -205,7 +206,7 @@ class LakeSink(CheckpointedSink):
         )
 
 
-class DeltaSink(LakeSink):
+class DeltaSink(LakeSink, TableSink):
     """See `TableSink`; its statements are blocks of Arrow (`drainer.task.sql.lake_rows`)."""
 
     dialect = ARROW

@@ -42,8 +42,9 @@ from drainer.sinks.files.savepoint import (
     store_savepoint,
     write_schema,
 )
-from drainer.sinks.patience import LOCK, PASSING_ERRNOS, CheckpointedSink, locked
+from drainer.sinks.patience import LOCK, PASSING_ERRNOS, RetryingSink, locked
 from drainer.sinks.protocol import (
+    EventSink,
     FileCounts,
     ddl_run,
     rows_changed,
@@ -159,7 +160,7 @@ class Upkeep:
 log = logging.getLogger(__name__)
 
 
-class FileSink(CheckpointedSink):
+class FileSink(RetryingSink, EventSink):
     """See `EventSink`; usable from any one thread at a time."""
 
     def __init__(
@@ -176,7 +177,6 @@ class FileSink(CheckpointedSink):
         self._files = files or OsFiles()
         self._catalog = Catalog()
         self._tail: Tail | None = None
-        self.file_counts = FileCounts()
         self._upkeep = Upkeep(self._target, self.file_counts)
         self.encoding = Encoding(TIDB_BINLOG_FILE, time_zone=target.time_zone)
 

@@ -43,8 +43,9 @@ from drainer.sinks.kafka.producing import (
     refusal,
 )
 from drainer.sinks.kafka.topics import TopicOwners, Topics, encoding_of, with_valid_names
-from drainer.sinks.patience import PASSING_ERRNOS, CheckpointedSink
+from drainer.sinks.patience import PASSING_ERRNOS, RetryingSink
 from drainer.sinks.protocol import (
+    EventSink,
     Refused,
     checkpoint_stored,
     ddl_run,
@@ -102,7 +103,7 @@ _COMMIT_TS, _START_TS, _ORIGIN = "penstock.commit_ts", "penstock.start_ts", "pen
 _CLAIM_CHECK = "penstock.claim_check"
 
 
-class KafkaSink(CheckpointedSink):
+class KafkaSink(RetryingSink, EventSink):
     """See `EventSink`; usable from any one thread at a time."""
 
     def __init__(

@@ -20,7 +20,7 @@ import pymysql
 from pymysql.constants import ER
 
 from drainer.settings.targets import MysqlTarget
-from drainer.sinks.checkpoint import Checkpoint, Ledger, OverrideChange, overridden, own_row
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange, overridden, own_row
 from drainer.sinks.mysql.ddl_progress import (
     ALREADY_CODES,
     DdlProgress,
@@ -57,6 +57,7 @@ from drainer.sinks.mysql.spelling import Collations, spelled
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
+    PartitionedSink,
     Partitions,
     Split,
     Transaction,
@@ -85,7 +86,7 @@ _PACKET_SPARE_BYTES = 1024
 _DONE, _UNKNOWN = DdlProgress.DONE, DdlProgress.UNKNOWN
 
 
-class MysqlSink:
+class MysqlSink(PartitionedSink):
     """See `Sink`; one connection, opened when it is first needed and reopened after a loss."""
 
     dialect = MYSQL
@@ -93,9 +94,7 @@ class MysqlSink:
     def __init__(self, target: MysqlTarget, *, cluster_id: int, retry_s_max: float) -> None:
         target.current_password()  # Report an unreadable file now.
         self._target = target
-        self._cluster_id = cluster_id
-        self.batch_bytes_max = 0
-        self._ledger = Ledger()
+        super().__init__(cluster_id)
         self._closing = threading.Event()
         new_session = partial(MysqlSession, target, retry_s_max=retry_s_max, closing=self._closing)
         self._session = new_session()
@@ -109,10 +108,6 @@ class MysqlSink:
         )  # fmt: skip
         self._fences = Fences(quote_path(schema, f"{table}_fence"), cluster_id)
         self._side = SideConnections(new_session, self._fences)
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
 
     # --- the protocol ----------------------------------------------------------------------
 
@@ -346,10 +341,6 @@ class MysqlSink:
         self._closing.set()
         self._side.close()
         self._session.close()
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
 
     # --- details ---------------------------------------------------------------------------
 

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from drainer.settings.targets import SqliteTarget
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, overridden, own_row
-from drainer.sinks.patience import CheckpointedSink
+from drainer.sinks.patience import RetryingSink
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
     Refused,
     RowStatement,
     Split,
+    SqlSink,
     Transaction,
     checkpoint_stored,
     ddl_run,
@@ -78,7 +79,7 @@ def exact_double(data: bytes) -> float:
     return value
 
 
-class SqliteSink(CheckpointedSink):
+class SqliteSink(RetryingSink, SqlSink):
     """See `Sink`; one connection, usable from any one thread at a time."""
 
     dialect = SQLITE

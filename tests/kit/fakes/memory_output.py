@@ -5,26 +5,20 @@ The list outlives its sinks, as a broker does; what a sink that dies was about t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from drainer.sinks.checkpoint import (
-    Checkpoint,
-    Ledger,
-    OverrideChange,
-    of_another_cluster,
-    overridden,
-)
-from drainer.sinks.protocol import Slices
+from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
+from drainer.sinks.protocol import EventSink, Slices
 from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding, encoder_of
 from drainer.task.events.messages import Message, Messages
 from penstock.codes import Code
 from penstock.errors import Retryable
 
 if TYPE_CHECKING:
-    from penstock.ddl import Catalog, SchemaChange
+    from penstock.ddl import SchemaChange
 
 
 @dataclass
@@ -35,25 +29,15 @@ class Broker:
     rows: dict[int, str] = field(default_factory=dict)
 
 
-class MemoryOutput:
+class MemoryOutput(EventSink):
     """See `EventSink`."""
 
-    batch_bytes_max = 0
     encoding = Encoding(TIDB_BINLOG_FILE)
 
     def __init__(self, broker: Broker, cluster_id: int) -> None:
+        super().__init__(cluster_id)
         self._broker = broker
-        self._cluster_id = cluster_id
-        self._ledger = Ledger()
         self._is_closed = False
-
-    @property
-    def writer(self) -> str:
-        return self._ledger.writer
-
-    @property
-    def is_new(self) -> bool:
-        return self._ledger.is_new
 
     def load_checkpoint(self) -> Checkpoint | None:
         return self._ledger.loaded(self._own())
@@ -82,15 +66,6 @@ class MemoryOutput:
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
         made = encoder_of(self.encoding).ddl(checkpoint.commit_ts, change)
         self._commit([(checkpoint.commit_ts, each) for each in made], checkpoint)
-
-    def look_at(self, catalog: Catalog) -> None:
-        """Do nothing."""
-
-    def stand_ins(self) -> Mapping[str, str]:
-        return {}
-
-    def waits_for(self) -> str:
-        return ""
 
     def close(self) -> None:
         self._is_closed = True

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.topics import encoding_of
-from drainer.sinks.opening import open_event_sink
 from drainer.task.events.encoding import stream_encoder_of
 from drainer.task.events.messages import Message, RowEvent, StreamEncoder
 from drainer.task.events.topics.destination import (
@@ -29,6 +28,7 @@ from drainer.task.events.topics.destination import (
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.sink_target import sink_target
 from tests.kit.workloads.forty_types import HIGHEST, LOWEST, NAMES, NOTHING, FortyTypes
 from tests.unit.penstock.ddl_session import DdlSession
