@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
@@ -26,7 +27,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta.lake import Place, text_of
 from drainer.sinks.delta.lake_ddl import ChangesDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
-from drainer.sinks.delta.own_tables import DdlTable
+from drainer.sinks.delta.own_tables import OwnTable
 from drainer.sinks.delta.sink import LakeSink
 from drainer.sinks.protocol import EventSink, rows_changed
 from drainer.task.events.change_blocks import COMMIT_TS, SEQ, START_TS, change_schema
@@ -37,6 +38,7 @@ from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
+from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
@@ -54,7 +56,7 @@ class ChangesSink(LakeSink, EventSink):
     def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
         super().__init__(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._ddl = ChangesDdl(self._lake)
-        self._statements = DdlTable(self._lake)
+        self._statements = OwnTable(self._lake, "ddl")
         self._upstream: list[tuple[str, TableInfo]] = []
 
     def look_at(self, catalog: Catalog) -> None:
@@ -63,12 +65,9 @@ class ChangesSink(LakeSink, EventSink):
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
         """Append a batch's changes to their tables and store `checkpoint`, each once."""
         made: dict[Place, LakeChanges] = {}
-        for each in messages:
-            for changes in _in_order(each):
-                if changes.place in made:
-                    made[changes.place].add(changes)
-                else:
-                    made[changes.place] = changes
+        for changes in (changes for each in messages for changes in _in_order(each)):
+            if (known := made.setdefault(changes.place, changes)) is not changes:
+                known.add(changes)
         self._append_all([(each, each.pieces) for each in made.values()], checkpoint)
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
@@ -112,7 +111,10 @@ class ChangesSink(LakeSink, EventSink):
     def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
         self._come_first(checkpoint)
         super()._change_tables(change, checkpoint)
-        self._statements.add(checkpoint.commit_ts, change.job)
+        ts, job = checkpoint.commit_ts, change.job
+        when = datetime.fromtimestamp(physical_ms(ts) / 1000, UTC)
+        row = {"commit_time": when, "schema": job.schema_name, "statement": job.query}
+        self._statements.add_once(ts, row)
 
     def _let_go(self) -> None:
         super()._let_go()

@@ -256,19 +256,24 @@ class Lake:
 
         `is_same`: its log still has the entry that this run knew last.
         """
-        known, now = self.versions.get(place), table.version()
+        known, now, path = self.versions.get(place), table.version(), self.path(place)
         if known is None:
-            log.info("%s is taken over as it is, at version %d", self.path(place), now)
-        elif (
-            now < known
-            or not is_same
-            or is_emptied(self.path(place), now)
-            or not self._are_ours(table, now - known)
-        ):
+            log.info("%s is taken over as it is, at version %d", path, now)
+        elif now < known or not is_same or not self._are_ours(table, path, now - known):
             if (text_of(place), now) not in self._accepted:
                 raise self._changed(place, now, known)
-            log.warning("%s is at version %d, which is accepted", self.path(place), now)
+            log.warning("%s is at version %d, which is accepted", path, now)
         self._sync(place, now)  # A run that was killed may not have synced it.
+
+    def _are_ours(self, table: DeltaTable, path: Path, count: int) -> bool:
+        """Return whether the last `count` versions are ours, or change no row."""
+        entry = path / _LOG / f"{table.version():020}.json"
+        if entry.exists() and not entry.stat().st_size:
+            return False  # No commit writes an entry without actions.
+        entries: list[dict[str, Any]] = table.history(count) if count else []
+        return len(entries) == count and all(
+            each.get(_MARK) == self.app or each.get("operation") in _HARMLESS for each in entries
+        )
 
     def _changed(self, place: Place, now: int, known: int) -> NeedsOperator:
         return NeedsOperator(
@@ -279,19 +284,6 @@ class Lake:
             " sink's URL, and keep others from writing there",
             Code.DELTA_TABLE,
         )
-
-    def _are_ours(self, table: DeltaTable, count: int) -> bool:
-        entries: list[dict[str, Any]] = table.history(count) if count else []
-        harmless = [
-            each.get(_MARK) == self.app or each.get("operation") in _HARMLESS for each in entries
-        ]
-        return len(entries) == count and all(harmless)
-
-
-def is_emptied(path: Path, version: int) -> bool:
-    """Return whether a version's log entry has no actions, which no commit writes."""
-    entry = path / _LOG / f"{version:020}.json"
-    return entry.exists() and not entry.stat().st_size
 
 
 def is_delta(path: Path) -> bool:

@@ -106,7 +106,6 @@ class LakeDdl:
     def run(self, change: SchemaChange, commit_ts: int) -> None:
         """Apply `change` to the tables, or the part of it that is not applied yet."""
         check_possible(change)
-        self._forget_renames(commit_ts)
         created = {(schema, table.name) for schema, table in change.created}
         truncated = set()
         for schema, table in change.dropped:
@@ -134,7 +133,9 @@ class LakeDdl:
         return lake_schema(table)
 
     def _truncate(self, place: Place, commit_ts: int) -> None:
-        self._lake.commit(place, commit_ts, _without_rows)
+        self._lake.commit(
+            place, commit_ts, lambda table, properties: table.delete(commit_properties=properties)
+        )
 
     # --- folders ---------------------------------------------------------------------------
 
@@ -150,6 +151,10 @@ class LakeDdl:
         self._lake.moved({place: None})
 
     def _rename(self, change: SchemaChange, commit_ts: int) -> None:
+        done = self._own(RENAMING)
+        for each in done.iterdir() if done.exists() else ():
+            if int(each.name) < commit_ts:  # The checkpoint has passed this rename.
+                shutil.rmtree(each)
         renamed = [each for each in change.renamed if each[1].kind == "TABLE"]
         pairs = {(old, b.name): (new, a.name) for old, b, new, a in renamed}
         if not pairs:
@@ -170,13 +175,6 @@ class LakeDdl:
         self._lake.moved(pairs)
         for _, before, schema, after in renamed:
             self._alter((schema, after.name), change, before, after, commit_ts)
-
-    def _forget_renames(self, commit_ts: int) -> None:
-        """Remove the progress records of earlier renames: the checkpoint has passed them."""
-        done = self._own(RENAMING)
-        for each in done.iterdir() if done.exists() else ():
-            if int(each.name) < commit_ts:
-                shutil.rmtree(each)
 
     # --- columns ---------------------------------------------------------------------------
 
@@ -296,10 +294,6 @@ def becomes(old: pa.DataType, new: pa.DataType) -> bool:
     return False
 
 
-def _without_rows(table: DeltaTable, properties: CommitProperties) -> None:
-    table.delete(commit_properties=properties)
-
-
 def with_added(added: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
     """Add columns that are NULL in all rows."""
     schema = Schema.from_arrow(pa.schema([(each.name, each.type) for each in added]))
@@ -361,7 +355,14 @@ class ChangesDdl(LakeDdl):
         return change_schema(table)
 
     def _truncate(self, place: Place, commit_ts: int) -> None:
-        self._lake.commit(place, commit_ts, partial(_mark_truncated, commit_ts))
+        (time,) = commit_times(np.array([commit_ts])).to_pylist()
+        own = {COMMIT_TS: commit_ts, SEQ: 0, OP: TRUNCATE, COMMIT_TIME: time}
+
+        def mark(table: DeltaTable, properties: CommitProperties) -> None:
+            row = pa.Table.from_pylist([own], pa.schema(table.schema()))
+            write_deltalake(table, row, mode="append", commit_properties=properties)
+
+        self._lake.commit(place, commit_ts, mark)
 
     def _alter(
         self,
@@ -395,10 +396,3 @@ class ChangesDdl(LakeDdl):
             self._lake.commit(place, commit_ts, partial(rewrite, [*columns.values(), *added]))
         elif added:
             self._lake.commit(place, commit_ts, partial(with_added, added))
-
-
-def _mark_truncated(commit_ts: int, table: DeltaTable, properties: CommitProperties) -> None:
-    (time,) = commit_times(np.array([commit_ts])).to_pylist()
-    own = {COMMIT_TS: commit_ts, SEQ: 0, OP: TRUNCATE, COMMIT_TIME: time}
-    row = pa.Table.from_pylist([own], pa.schema(table.schema()))
-    write_deltalake(table, row, mode="append", commit_properties=properties)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -52,10 +52,8 @@ def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
     for block in blocks:
         place = block.schema, block.name
         changes = LakeChanges(place, block.key, [block.rows], Counter(block.nulled))
-        if place in made:
-            made[place].add(changes)
-        else:
-            made[place] = changes
+        if (known := made.setdefault(place, changes)) is not changes:
+            known.add(changes)
     return list(made.values())
 
 
@@ -79,7 +77,11 @@ def warn_of_nulled(changes: LakeChanges) -> None:
 
 
 def _merge_by_key(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
-    rows = last_of_each_key(changes.rows(), changes.key)
+    rows, key = changes.rows(), list(changes.key)
+    keys = rows.select(key).append_column(_AT, pa.array(np.arange(len(rows))))
+    last = keys.group_by(key).aggregate([(_AT, "max")]).column(f"{_AT}_max")
+    if len(last) < len(rows):
+        rows = rows.take(np.sort(last.to_numpy()))
     names = [name for name in rows.column_names if name != OP]
     values = {quoted(name): f"s.{quoted(name)}" for name in names}
     on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in changes.key)
@@ -91,15 +93,6 @@ def _merge_by_key(table: DeltaTable, changes: LakeChanges, properties: CommitPro
             values, f"s.{OP} = {COMES}"
         )
     merger.execute()
-
-
-def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    at = pa.array(np.arange(len(rows)))
-    keys = rows.select(key).append_column(_AT, at)
-    last = keys.group_by(list(key)).aggregate([(_AT, "max")]).column(f"{_AT}_max")
-    if len(last) == len(rows):
-        return rows
-    return rows.take(np.sort(last.to_numpy()))
 
 
 def _merge_by_count(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
@@ -135,14 +128,11 @@ def _merge_by_count(table: DeltaTable, changes: LakeChanges, properties: CommitP
 def net_counts(rows: pa.Table) -> pa.Table:
     """Return each content with its net count, rows added minus removed; omit a net of 0."""
     sign = pc.subtract(pc.multiply(rows.column(OP).cast(pa.int64()), 2), 1)
-    summed = _summed(rows.drop_columns([OP]).append_column(_COUNT, sign))
+    counted = rows.drop_columns([OP])
+    names = counted.column_names
+    summed = counted.append_column(_COUNT, sign).group_by(names).aggregate([(_COUNT, "sum")])
+    summed = summed.rename_columns([*names, _COUNT])
     return summed.filter(pc.not_equal(summed.column(_COUNT), 0))
-
-
-def _summed(counted: pa.Table) -> pa.Table:
-    names = [name for name in counted.column_names if name != _COUNT]
-    made = counted.group_by(names).aggregate([(_COUNT, "sum")])
-    return made.rename_columns([*names, _COUNT])
 
 
 def repeated(counts: pa.Table) -> pa.Table:

@@ -9,7 +9,6 @@ _penstock/ddl          commit_ts long, commit_time timestamp,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -29,38 +28,29 @@ from drainer.sinks.delta.lake import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.schema.model import DdlJob
-from penstock.ts import physical_ms
 
-log = logging.getLogger(__name__)
-
-_CHECKPOINT = pa.schema([("cluster_id", pa.string()), ("checkpoint", pa.string())])
+_TIME = pa.timestamp("us", "UTC")
 _TABLE = pa.struct([("schema", pa.string()), ("table", pa.string()), ("version", pa.int64())])
-_VERSIONS = pa.schema(
-    [
-        ("commit_ts", pa.int64()),
-        ("committed_at", pa.timestamp("us", "UTC")),
-        ("tables", pa.list_(_TABLE)),
-    ]
-)
-_DDL = pa.schema(
-    [
-        ("commit_ts", pa.int64()),
-        ("commit_time", pa.timestamp("us", "UTC")),
-        ("schema", pa.string()),
-        ("statement", pa.string()),
-    ]
-)
-_ONCE = CommitProperties(max_commit_retries=0)
+_SCHEMAS = {
+    "checkpoint": pa.schema([("cluster_id", pa.string()), ("checkpoint", pa.string())]),
+    "versions": pa.schema(
+        [("commit_ts", pa.int64()), ("committed_at", _TIME), ("tables", pa.list_(_TABLE))]
+    ),
+    "ddl": pa.schema(
+        [("commit_ts", pa.int64()), ("commit_time", _TIME), ("schema", pa.string()),
+         ("statement", pa.string())]
+    ),
+}  # fmt: skip
+ONCE = CommitProperties(max_commit_retries=0)
 
 
-class _OwnTable:
+class OwnTable:
     """One of these tables; it is created at its first write."""
 
-    def __init__(self, lake: Lake, name: str, schema: pa.Schema) -> None:
+    def __init__(self, lake: Lake, name: str) -> None:
         self.path = lake.folder / OWN / name
         self._lake = lake
-        self._schema = schema
+        self._schema = _SCHEMAS[name]
         self._open: DeltaTable | None = None
         self._watch = LogWatch(self.path)
         self._is_there = False
@@ -77,35 +67,37 @@ class _OwnTable:
             self._watch.note(self._open.version())
         return self._open
 
-    def has_through(self, commit_ts: int) -> bool:
-        table = self.opened()
-        there = None if table is None else table.transaction_version(self._lake.app)
-        return there is not None and there >= commit_ts
-
     def forget(self) -> None:
         self._open = None
 
     def write(self, rows: list[dict[str, Any]], mode: Any, properties: CommitProperties) -> None:
         table = self.opened()
         if table is None and self._is_there:
-            raise NeedsOperator(
-                f"the Delta table {self.path} was removed while the Drainer wrote the lake",
-                "put the folder of the lake back as it was; or begin with an empty folder",
-                Code.DELTA_TABLE,
-            )
+            raise self._changed("removed")
         if table is None:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._open = table = create_delta(self.path, self._schema, _ONCE, configuration(0))
+            self._open = table = create_delta(self.path, self._schema, ONCE, configuration(0))
         made = pa.Table.from_pylist(rows, self._schema)
         write_deltalake(table, made, mode=mode, commit_properties=properties)
         if not self._watch.is_same():
-            raise NeedsOperator(
-                f"the Delta table {self.path} was replaced while the Drainer wrote it",
-                "put the folder of the lake back as it was; or begin with an empty folder",
-                Code.DELTA_TABLE,
-            )
+            raise self._changed("replaced")
         sync_commit(self.path, table.version())
         self.noted()
+
+    def add_once(self, commit_ts: int, row: dict[str, Any]) -> None:
+        """Append the row of a commit_ts unless it exists."""
+        table = self.opened()
+        through = None if table is None else table.transaction_version(self._lake.app)
+        if through is None or through < commit_ts:
+            row = {"commit_ts": commit_ts, **row}
+            self.write([row], "append", self._lake.properties(commit_ts))
+
+    def _changed(self, how: str) -> NeedsOperator:
+        return NeedsOperator(
+            f"the Delta table {self.path} was {how} while the Drainer wrote the lake",
+            "put the folder of the lake back as it was; or begin with an empty folder",
+            Code.DELTA_TABLE,
+        )
 
     def noted(self) -> None:
         """Record the table's last version as the version expected next time."""
@@ -114,51 +106,11 @@ class _OwnTable:
         self._watch.note(self._open.version())
 
 
-class CheckpointTable(_OwnTable):
-    """The checkpoint; a commit follows the version that was read, or fails."""
-
-    def __init__(self, lake: Lake) -> None:
-        super().__init__(lake, "checkpoint", _CHECKPOINT)
-
-    def read(self) -> dict[int, str]:
-        """Return the text by cluster; raise `NeedsOperator` for a table with foreign rows."""
-        table = self.opened()
-        rows = [] if table is None else table.to_pyarrow_table().to_pylist()
-        try:
-            # A row without text is not a checkpoint, but differs from no row.
-            return {int(row["cluster_id"]): row["checkpoint"] or "" for row in rows}
-        except (KeyError, TypeError, ValueError) as error:
-            raise NeedsOperator(
-                f"{self.path} is not the table of a lake's checkpoint: {error!r}",
-                "put it back as it was; or use another folder",
-                Code.CHECKPOINT_DAMAGED,
-            ) from error
-
-    def store(self, cluster_id: int, text: str) -> None:
-        self.write([{"cluster_id": str(cluster_id), "checkpoint": text}], "overwrite", _ONCE)
-
-
-class DdlTable(_OwnTable):
-    """The statements that changed upstream's tables, for readers of their change logs."""
-
-    def __init__(self, lake: Lake) -> None:
-        super().__init__(lake, "ddl", _DDL)
-
-    def add(self, commit_ts: int, job: DdlJob) -> None:
-        """Add a row unless it exists."""
-        if self.has_through(commit_ts):
-            return
-        when = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
-        row = {"commit_ts": commit_ts, "commit_time": when}
-        row |= {"schema": job.schema_name, "statement": job.query}
-        self.write([row], "append", self._lake.properties(commit_ts))
-
-
-class VersionsTable(_OwnTable):
+class VersionsTable(OwnTable):
     """For each commit_ts that a batch or a DDL ended at, the versions of all tables."""
 
     def __init__(self, lake: Lake) -> None:
-        super().__init__(lake, "versions", _VERSIONS)
+        super().__init__(lake, "versions")
 
     def last(self) -> dict[Place, int]:
         """Return the versions of the last row; empty if there is no row."""
@@ -167,12 +119,8 @@ class VersionsTable(_OwnTable):
         return {(each["schema"], each["table"]): each["version"] for each in tables}
 
     def add(self, commit_ts: int, versions: Mapping[Place, int]) -> None:
-        """Add a row unless it exists."""
-        if self.has_through(commit_ts):
-            return
         tables = [{"schema": s, "table": t, "version": v} for (s, t), v in sorted(versions.items())]
-        row = {"commit_ts": commit_ts, "committed_at": datetime.now(UTC), "tables": tables}
-        self.write([row], "append", self._lake.properties(commit_ts))
+        self.add_once(commit_ts, {"committed_at": datetime.now(UTC), "tables": tables})
 
     def oldest(self) -> dict[Place, int]:
         """Return the oldest version of each table that a row names."""
@@ -188,7 +136,7 @@ class VersionsTable(_OwnTable):
         ended = [row["commit_ts"] for row in rows if row["committed_at"] < before]
         table = self.opened()
         if table is not None and len(ended) > 1:
-            table.delete(f"commit_ts < {max(ended)}", commit_properties=_ONCE)
+            table.delete(f"commit_ts < {max(ended)}", commit_properties=ONCE)
 
     def _query(self, sql: str) -> list[dict[str, Any]]:
         table = self.opened()

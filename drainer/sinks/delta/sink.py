@@ -7,8 +7,8 @@
 
 `drainer.sinks.delta` explains why that applies a batch once, and as one state.
 
-`LakeUpkeep` combines small files, and removes files that no retained version needs. It runs in the
-sink's thread, one table after a commit, so that it never conflicts with another commit of ours. It
+Upkeep combines small files, and removes files that no retained version needs. It runs in the sink's
+thread, one table after a commit, so that it never conflicts with another commit of ours. It
 rewrites only data that arrived since its last run, and therefore takes as long as some batches.
 """
 
@@ -18,7 +18,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -32,7 +32,7 @@ from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_clus
 from drainer.sinks.delta.lake import OWN, RETAINED, Lake, Place, app_of, configuration, forget_log
 from drainer.sinks.delta.lake_ddl import DROPPED, LakeDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, merge
-from drainer.sinks.delta.own_tables import CheckpointTable, VersionsTable
+from drainer.sinks.delta.own_tables import ONCE, OwnTable, VersionsTable
 from drainer.sinks.patience import LOCK, PASSING_ERRNOS, RetryingSink, locked
 from drainer.sinks.protocol import (
     Gathering,
@@ -68,11 +68,12 @@ class LakeSink(RetryingSink):
         self._target = target
         self._folder = target.folder
         self._lake = Lake(self._target, cluster_id)
-        self._checkpoints = CheckpointTable(self._lake)
+        self._checkpoints = OwnTable(self._lake, "checkpoint")
         self._versions = VersionsTable(self._lake)
-        self._upkeep = LakeUpkeep(self._target, self._lake, self._checkpoints, self._versions)
-        gathers = target.interval_s > 0
-        self.gathering = Gathering(target.interval_s, target.batch_bytes) if gathers else None
+        self._upkeep: Iterator[None] = iter(())
+        self._upkeep_due_s = time.monotonic()
+        if target.interval_s > 0:
+            self.gathering = Gathering(target.interval_s, target.batch_bytes)
         self.file_counts = self._lake.file_counts
 
     # --- the protocol ----------------------------------------------------------------------
@@ -96,7 +97,7 @@ class LakeSink(RetryingSink):
     def change_overrides(self, change: OverrideChange) -> None:
         def attempt(_: bool) -> None:
             with self._locked():
-                self._checkpoints.store(self._cluster_id, overridden(self._stored(), change))
+                self._store(overridden(self._stored(), change))
 
         self._patience.retrying(attempt)
 
@@ -148,27 +149,71 @@ class LakeSink(RetryingSink):
                     return
                 transaction_begun()
                 work()
-                self._checkpoints.store(self._cluster_id, text)
+                self._store(text)
                 transaction_committed()
 
         self._storing(attempt, checkpoint)
         self._tidy()
 
     def _tidy(self) -> None:
-        """Do the maintenance that is due; failures are retried the next time."""
+        """Do the next piece of upkeep that is due; failures are retried the next time."""
+        target = self._target
+        if not target.optimize_s:
+            return
         try:
             with self._patience.using, self._locked():
-                self._upkeep.step()
+                if time.monotonic() >= self._upkeep_due_s:
+                    self._upkeep_due_s = time.monotonic() + target.optimize_s
+                    self._upkeep = self._upkeep_steps()
+                next(self._upkeep, None)
         except (DeltaError, OSError) as error:
             self._let_go()
             log.warning("the upkeep of %s will be tried again: %s", self._folder, error)
 
+    def _upkeep_steps(self) -> Iterator[None]:
+        retention_s = self._target.retention_s
+        if self._target.mode == MIRROR:  # A change log is kept forever.
+            dropped = self._folder / OWN / DROPPED
+            for each in dropped.iterdir() if dropped.exists() else ():
+                if each.stat().st_mtime < time.time() - retention_s:
+                    log.info("the retention of %s has passed: it is removed", each)
+                    shutil.rmtree(each)
+            yield
+        self._versions.expire(datetime.now(UTC) - timedelta(seconds=retention_s))
+        for own in (self._versions, self._checkpoints):
+            if (table := own.opened()) is not None:
+                tidied(configuration(0), table, ONCE)
+                own.noted()
+                own.forget()
+                forget_log(own.path, table.version())
+            yield
+        lake, oldest = self._lake, self._versions.oldest()
+        for place in list(lake.versions):
+            if lake.has(place):  # It has not been dropped since.
+                lake.commit(place, None, partial(tidied, lake.configuration))
+                forget_log(lake.path(place), oldest.get(place, lake.versions[place]))
+                yield
+
     def _stored(self) -> str | None:
         """Return this cluster's checkpoint; `NeedsOperator` if another cluster's is there."""
-        found = self._checkpoints.read()
+        table = self._checkpoints.opened()
+        rows = [] if table is None else table.to_pyarrow_table().to_pylist()
+        try:
+            # A row without text is not a checkpoint, but differs from no row.
+            found = {int(row["cluster_id"]): row["checkpoint"] or "" for row in rows}
+        except (KeyError, TypeError, ValueError) as error:
+            raise NeedsOperator(
+                f"{self._checkpoints.path} is not the table of a lake's checkpoint: {error!r}",
+                "put it back as it was; or use another folder",
+                Code.CHECKPOINT_DAMAGED,
+            ) from error
         if found and self._cluster_id not in found:
             raise of_another_cluster(self._cluster_id, list(found), "folder")
         return found.get(self._cluster_id)
+
+    def _store(self, text: str) -> None:
+        row = {"cluster_id": str(self._cluster_id), "checkpoint": text}
+        self._checkpoints.write([row], "overwrite", ONCE)
 
     def _let_go(self) -> None:
         self._lake.forget()
@@ -217,14 +262,10 @@ class DeltaSink(LakeSink, TableSink):
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Merge a batch's blocks into their tables and store `checkpoint`, each once."""
-        if not statements:
+        if statements:
+            self.apply_slices(lambda: (each for each in (statements,)), checkpoint)
+        else:
             self.save_checkpoint(checkpoint)
-            return
-
-        def slices() -> Generator[Sequence[str | bytes]]:
-            yield statements
-
-        self.apply_slices(slices, checkpoint)
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
         """Write list after list of blocks into their tables and store `checkpoint`.
@@ -236,28 +277,22 @@ class DeltaSink(LakeSink, TableSink):
         def work() -> None:
             waiting: dict[Place, LakeChanges] = {}
             with closing(slices()) as lists:
-                for blocks in lists:
-                    self._merge_before(waiting, by_table(map(Block.decode, blocks)), checkpoint)
+                for changes in (c for each in lists for c in by_table(map(Block.decode, each))):
+                    earlier = waiting.setdefault(changes.place, changes)
+                    if earlier is changes:
+                        continue
+                    if not changes.key:
+                        earlier.add(changes)  # They can be committed only once, at the end.
+                        continue
+                    if not self._lake.has_through(changes.place, checkpoint.commit_ts):
+                        self._merge(earlier, None)
+                    waiting[changes.place] = changes
             for changes in waiting.values():
                 self._merge(changes, checkpoint.commit_ts)
             rows_changed()
             self._add_versions(checkpoint)
 
         self._commit(work, checkpoint)
-
-    def _merge_before(
-        self, waiting: dict[Place, LakeChanges], found: list[LakeChanges], to: Checkpoint
-    ) -> None:
-        for changes in found:
-            earlier = waiting.get(changes.place)
-            if earlier is None:
-                waiting[changes.place] = changes
-            elif changes.key:
-                if not self._lake.has_through(changes.place, to.commit_ts):
-                    self._merge(earlier, None)
-                waiting[changes.place] = changes
-            else:
-                earlier.add(changes)  # Rows without a key can be committed only once, at the end.
 
     def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
         last = self._ledger.last
@@ -276,67 +311,7 @@ def _number_of(error: Exception) -> int:
     return int(found[1]) if found else 0
 
 
-class LakeUpkeep:
-    """The pending upkeep of a lake; `step` does the next piece of it."""
-
-    def __init__(
-        self,
-        target: LakeTarget,
-        lake: Lake,
-        checkpoints: CheckpointTable,
-        versions: VersionsTable,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._target = target
-        self._lake = lake
-        self._checkpoints = checkpoints
-        self._versions = versions
-        self._clock = clock
-        self._due_s = clock()
-        self._steps: Iterator[None] = iter(())
-
-    def step(self) -> None:
-        """Do the next piece of work, if any; the lake's lock must be held."""
-        if not self._target.optimize_s:
-            return
-        if self._clock() >= self._due_s:
-            self._due_s = self._clock() + self._target.optimize_s
-            self._steps = self._all()
-        next(self._steps, None)
-
-    def _all(self) -> Iterator[None]:
-        retention = timedelta(seconds=self._target.retention_s)
-        if self._target.mode == MIRROR:  # A change log is kept forever.
-            self._remove_dropped(time.time() - self._target.retention_s)
-            yield
-        self._versions.expire(datetime.now(UTC) - retention)
-        for own in (self._versions, self._checkpoints):
-            if (table := own.opened()) is not None:
-                tidied(table, CommitProperties(max_commit_retries=0), configuration(0))
-                own.noted()
-                own.forget()
-                forget_log(own.path, table.version())
-            yield
-        oldest = self._versions.oldest()
-        for place in list(self._lake.versions):
-            if not self._lake.has(place):
-                continue  # It has been dropped since.
-            self._lake.commit(place, None, self._tidied)
-            forget_log(self._lake.path(place), oldest.get(place, self._lake.versions[place]))
-            yield
-
-    def _tidied(self, table: DeltaTable, properties: CommitProperties) -> None:
-        tidied(table, properties, self._lake.configuration)
-
-    def _remove_dropped(self, before_s: float) -> None:
-        dropped = self._target.folder / OWN / DROPPED
-        for each in dropped.iterdir() if dropped.exists() else ():
-            if each.stat().st_mtime < before_s:
-                log.info("the retention of %s has passed: it is removed", each)
-                shutil.rmtree(each)
-
-
-def tidied(table: DeltaTable, properties: CommitProperties, settings: Mapping[str, str]) -> None:
+def tidied(settings: Mapping[str, str], table: DeltaTable, properties: CommitProperties) -> None:
     """Compact a table's small files, and remove files replaced long enough ago."""
     known = table.metadata().configuration
     if any(known.get(name) != value for name, value in settings.items()):
