@@ -28,7 +28,7 @@ from drainer.spark.dispatcher import Dispatcher, watch_tasks
 from drainer.spark.job import SparkJob, SparkSettings
 from drainer.spark.jvm import use_java
 from drainer.task.row_changes import OWN_SCHEMAS
-from drainer.task.row_fetch_unit import FetchSettings
+from drainer.task.row_fetch import FetchSettings
 from drainer.task.selection import Selection
 from drainer.task.work_loop import Bundle
 from penstock.cluster.etcd import EtcdClient, connect, warn_of_version

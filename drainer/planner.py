@@ -40,8 +40,7 @@ from typing import Any
 
 from drainer.differences.skipped import Counts
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Payload, Remote, Spooled
-from drainer.intake.transaction_slices import Limits
+from drainer.intake.payload import Limits, Payload, Remote, Spooled
 from drainer.schema.ahead import AheadRow
 from drainer.task.row_changes import (
     Collector,
@@ -51,7 +50,7 @@ from drainer.task.row_changes import (
     parse_merged,
     read_changes,
 )
-from drainer.task.row_fetch_unit import RemoteTransactions
+from drainer.task.row_fetch import RemoteTransactions
 from drainer.task.work_unit import TableRows, TransactionStart
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

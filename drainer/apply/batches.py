@@ -23,15 +23,8 @@ from drainer.schema.snapshot import SnapshotOrigin, pack
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher
 from drainer.task.compaction import plan_units
-from drainer.task.row_fetch_unit import (
-    Away,
-    Facts,
-    FetchUnit,
-    Made,
-    RemoteTransactions,
-    decode_made,
-)
-from drainer.task.sql.keys import apply_key, can_meet_others
+from drainer.task.row_fetch import Away, Facts, FetchUnit, Made, RemoteTransactions, decode_made
+from drainer.task.sql.rows import apply_key, can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any, Protocol, TypeVar
 
-from drainer.intake.payload import Spooled, SpooledRows
-from drainer.intake.transaction_slices import Limits
+from drainer.intake.payload import Limits, Spooled, SpooledRows
 from drainer.planner import AheadStep, DdlStep
 from drainer.schema.ahead import AheadRow, is_past, may_be_of, rows_ahead
 from drainer.schema.tracker import SchemaTracker

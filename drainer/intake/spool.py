@@ -25,8 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drainer.intake.payload import Payload, Spooled, opened
-from drainer.intake.transaction_slices import Outline, outline
+from drainer.intake.payload import Outline, Payload, Spooled, opened, outline
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.failpoints import point

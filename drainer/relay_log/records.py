@@ -35,8 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from drainer.intake.payload import Payload, Remote, Spooled, opened
-from drainer.intake.transaction_slices import outline
+from drainer.intake.payload import Payload, Remote, Spooled, opened, outline
 from penstock.pb import binlog_pb2 as pb
 from penstock.wire.binlog import BinlogType
 

@@ -14,8 +14,8 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from drainer.sinks.files.binlog_files import Record
-from drainer.task.events.tidb_binlog_file import DDL_CONTEXT, DDL_QUERY, DML_DATA, EVENTS, shifted
-from drainer.task.sql.images import row_codec
+from drainer.task.events.tidb_binlog import DDL_CONTEXT, DDL_QUERY, DML_DATA, EVENTS, shifted
+from drainer.task.sql.rows import row_codec
 from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.times import Held

@@ -27,7 +27,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.binlog_files import Record
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import TableSink
-from drainer.task.events.tidb_binlog_file import DDL
+from drainer.task.events.tidb_binlog import DDL
 from drainer.task.row_changes import Collector, TableChanges
 from drainer.task.work_unit import Batch
 from penstock.codes import Code

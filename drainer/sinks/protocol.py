@@ -38,7 +38,7 @@ from penstock.failpoints import point
 from penstock.refused_inserts import inserted
 
 if TYPE_CHECKING:
-    from drainer.task.events.encoding import Encoding
+    from drainer.task.events.event_unit import Encoding
     from drainer.task.events.messages import Messages
     from penstock.ddl import Catalog, SchemaChange
 

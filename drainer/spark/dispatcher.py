@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from drainer.task.row_fetch_unit import CATALOGS_KEPT
+from drainer.task.row_fetch import CATALOGS_KEPT
 from drainer.task.work_loop import (
     CATALOG,
     FAILED,

@@ -39,7 +39,7 @@ from drainer.spark.jvm import (
     write_archive,
 )
 from drainer.task import without_pandas
-from drainer.task.row_fetch_unit import FetchSettings
+from drainer.task.row_fetch import FetchSettings
 from drainer.task.work_loop import Bundle, serve_partition
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
@@ -274,7 +274,7 @@ class SparkJob:
         if settings.is_local:
             # On a cluster the code reaches the executors later than their daemon starts.
             conf.set("spark.executorEnv.PYTHONPATH", str(work_dir / _CODE))
-            conf.set("spark.python.daemon.module", "drainer.task.fork_server")
+            conf.set("spark.python.daemon.module", "drainer.task.work_loop")
         for setting in settings.conf:
             name, equals, value = setting.partition("=")
             assert equals, "the settings were checked"

@@ -34,9 +34,9 @@ A reader without a name reads the binlogs that exist.
 """
 
 from drainer.intake.merge_holder import PumpView
+from drainer.stream.decoder import Change, Ddl, Transaction
 from drainer.stream.feed import BEGINNING, NOW, ReaderOptions
 from drainer.stream.reader import AsyncReader, Reader
-from drainer.stream.transaction import Change, Ddl, Transaction
 from penstock.filters import EventRule, ExpressionRule, FilterConfig, RouteRule, TablePattern
 from penstock.security.tls import Tls
 

@@ -21,9 +21,8 @@ from typing import Any, Self, TypeVar
 
 from drainer.differences.skipped import lines
 from drainer.intake.merge_holder import PumpView
-from drainer.stream.decoder import Portion
+from drainer.stream.decoder import Changes, Committed, Portion, Reached, Transaction
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, open_feed
-from drainer.stream.transaction import Changes, Committed, Reached, Transaction
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig

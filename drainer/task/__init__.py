@@ -1,6 +1,6 @@
 """Tasks: the code that Spark ships to its executors; units in, SQL out.
 
-All of it is pure except `work_loop` and `row_fetcher`.
+All of it is pure except `work_loop` and `row_fetch`.
 
 Arrow and Spark import pandas if it is installed, but nothing here needs it, and it would cost each
 process 50 MB and half a second. They therefore run without pandas here. Importing `drainer.task`

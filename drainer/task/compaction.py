@@ -77,8 +77,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.task.sql.images import Columns, Kinds, Row, after_columns, before_columns, row_codec
-from drainer.task.sql.keys import apply_key, is_in_row, normal_key, normal_value, unique_columns
+from drainer.task.sql.rows import (
+    Columns,
+    Kinds,
+    Row,
+    after_columns,
+    apply_key,
+    before_columns,
+    is_in_row,
+    normal_key,
+    normal_value,
+    row_codec,
+    unique_columns,
+)
 from drainer.task.work_unit import BOUNDS, ROWS_SCHEMA, Batch, Bounds, Op, TableRows, WorkUnit
 from penstock.datum.columnar.decode import decode_keys
 from penstock.datum.rows.fields import number_of

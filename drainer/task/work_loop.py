@@ -24,12 +24,17 @@ The version identifies the code of a process, so that a task with other code is 
 alone is not enough, because different code on an executor's own path may have the same number:
 
     0.1.0+3f9a81c2d4e5   the version of Penstock, the first digits of a SHA-256 over its source
+
+On a local master Spark runs this module in place of its own daemon, which imports nothing, and
+forks the tasks from it. Else each task would spend most of a second on the same imports, and have
+its own copy of the modules.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import importlib
 import io
 import json
 import queue
@@ -52,7 +57,7 @@ from penstock.errors import NeedsOperator
 from penstock.http2.client.tls_end import TlsEnd
 
 if TYPE_CHECKING:
-    from drainer.task.row_fetch_unit import FetchSettings
+    from drainer.task.row_fetch import FetchSettings
 
 _PACKAGES = ("drainer", "penstock")
 _DIGITS = 12
@@ -194,7 +199,7 @@ def serve_partition(
             serve((host, port), token, partition, answer, digest=digest)
             continue
         # Only tasks that fetch need gRPC.
-        from drainer.task.row_fetcher import Fetcher
+        from drainer.task.row_fetch import Fetcher
 
         fetcher = Fetcher(settings)
         serve((host, port), token, partition, fetcher.answer, fetcher.keep, digest)
@@ -272,3 +277,8 @@ def _drain(units: queue.Queue[tuple[int, bytes] | None]) -> None:
         units.get_nowait()
     except queue.Empty:
         return
+
+
+if __name__ == "__main__":
+    importlib.import_module("drainer.task.work_loop")  # Under the name that tasks look for.
+    importlib.import_module("pyspark.daemon").manager()

@@ -1,29 +1,21 @@
-"""Stream: exposes `drainer.stream`, which reads committed transactions, under a public name.
+"""Stream: committed transactions for a program to read (`drainer.stream`), under its public name.
 
-It is named here and imported on request: a reader is a Drainer without a downstream, and this
-package stays below all others. `stream.pyi` declares the same to type checkers.
+A reader is a Drainer without a downstream. This module is therefore above the Drainer, while the
+rest of `penstock` is below it; import-linter checks both.
 """
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Final
 
 from penstock.node import command
 
-
-def _reader() -> ModuleType:
-    try:
-        return importlib.import_module("drainer.stream")
-    except ImportError as error:
-        found = command.ending(error, EXTRA)
-        raise error if found is None else ImportError(found.line, name=error.name) from error
-
-
 EXTRA: Final = "stream"
 """The extra of the distribution with a reader's dependencies: neither Spark nor Java."""
 
-_found = _reader()
-__all__ = list(_found.__all__)
-globals().update({name: getattr(_found, name) for name in __all__})
+try:
+    from drainer.stream import *  # noqa: F403
+    from drainer.stream import __all__ as __all__
+except ImportError as error:
+    found = command.ending(error, EXTRA)
+    raise error if found is None else ImportError(found.line, name=error.name) from error

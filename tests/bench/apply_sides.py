@@ -28,8 +28,8 @@ from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import PartitionedSink, Partitions
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
-from drainer.task.sql.keys import can_meet_others
 from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.rows import can_meet_others
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Batch, Statements, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec

@@ -23,8 +23,7 @@ import pyarrow as pa
 from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.sink import FileSink
-from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding
-from drainer.task.events.event_unit import answer, event_units
+from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec

@@ -140,9 +140,7 @@ def test_a_killed_task_is_replaced_and_changes_nothing(replication: Replication)
 
 def _task(drainer: DrainerProcess) -> psutil.Process:
     """Return one resident task: a Python process whose parent is one, too."""
-    workers = [
-        child for child in drainer.children() if "drainer.task.fork_server" in child.cmdline()
-    ]
+    workers = [child for child in drainer.children() if "drainer.task.work_loop" in child.cmdline()]
     return next(worker for worker in workers if worker.parent() in workers)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import Messages, RowEvent
 from penstock.ddl import Catalog, plan_ddl
 from penstock_local.etcd import EtcdServer

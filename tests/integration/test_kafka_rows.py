@@ -15,7 +15,7 @@ import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import EventSink
-from drainer.task.events.encoding import encoder_of
+from drainer.task.events.event_unit import encoder_of
 from drainer.task.events.messages import Messages, RowEvent
 from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl

@@ -22,8 +22,8 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Partitions, RowStatement, Split
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
-from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL
+from drainer.task.sql.rows import apply_key, can_meet_others
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock_local.etcd import EtcdServer

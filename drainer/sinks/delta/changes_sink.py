@@ -30,10 +30,9 @@ from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
 from drainer.sinks.delta.own_tables import OwnTable
 from drainer.sinks.delta.sink import LakeSink
 from drainer.sinks.protocol import EventSink, rows_changed
-from drainer.task.events.change_blocks import COMMIT_TS, SEQ, START_TS, change_schema
-from drainer.task.events.encoding import DELTA_CHANGES, Encoding
+from drainer.task.events.event_unit import DELTA_CHANGES, Encoding
 from drainer.task.events.messages import Messages
-from drainer.task.sql.lake_rows import Block
+from drainer.task.sql.lake_rows import COMMIT_TS, SEQ, START_TS, Block, change_schema
 from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

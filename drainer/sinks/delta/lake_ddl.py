@@ -47,17 +47,19 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, stored_default
 from drainer.sinks.delta.lake import OWN, Lake, Place, folder_name, text_of
 from drainer.sinks.delta.merging import rows_of
-from drainer.task.events.change_blocks import (
+from drainer.task.sql.lake_rows import (
+    CHANGE_OP,
     COMMIT_TIME,
     COMMIT_TS,
-    OP,
     SEQ,
     TRUNCATE,
     change_schema,
     commit_times,
+    lake_array,
+    lake_schema,
+    lake_type,
 )
-from drainer.task.sql.keys import is_written
-from drainer.task.sql.lake_rows import lake_array, lake_schema, lake_type
+from drainer.task.sql.rows import is_written
 from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.ddl.successors import check_known
@@ -356,7 +358,7 @@ class ChangesDdl(LakeDdl):
 
     def _truncate(self, place: Place, commit_ts: int) -> None:
         (time,) = commit_times(np.array([commit_ts])).to_pylist()
-        own = {COMMIT_TS: commit_ts, SEQ: 0, OP: TRUNCATE, COMMIT_TIME: time}
+        own = {COMMIT_TS: commit_ts, SEQ: 0, CHANGE_OP: TRUNCATE, COMMIT_TIME: time}
 
         def mark(table: DeltaTable, properties: CommitProperties) -> None:
             row = pa.Table.from_pylist([own], pa.schema(table.schema()))

@@ -33,15 +33,7 @@ from google_crc32c import value as crc32c
 
 from drainer.sinks.files.savepoint import FileEnd, FilePosition
 from drainer.task.events.messages import Messages
-from drainer.task.events.tidb_binlog_file import (
-    COMMIT_TS,
-    DML,
-    HEAD,
-    MAGIC,
-    TRAILER,
-    TYPE,
-    payload_head,
-)
+from drainer.task.events.tidb_binlog import COMMIT_TS, DML, HEAD, MAGIC, TRAILER, TYPE, payload_head
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.log.files import File, Files

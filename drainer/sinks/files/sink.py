@@ -51,7 +51,7 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
-from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding, encoder_of
+from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, encoder_of
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.ddl import Catalog

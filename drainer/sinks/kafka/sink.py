@@ -53,7 +53,7 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
-from drainer.task.events.encoding import encoder_of, stream_encoder_of
+from drainer.task.events.event_unit import encoder_of, stream_encoder_of
 from drainer.task.events.messages import WHOLE, Headers, Message, Messages, Row
 from drainer.task.events.topics.destination import hash_of, topic_of
 from drainer.task.events.topics.json_row import json_text

@@ -32,7 +32,7 @@ from confluent_kafka.cimpl import NewTopic
 from drainer.settings.targets import CLAIM_CHECK, STOP, KafkaTarget
 from drainer.sinks.kafka.checkpoint_topic import TopicRecord
 from drainer.sinks.kafka.producing import refusal
-from drainer.task.events.encoding import Encoding, destinations_of
+from drainer.task.events.event_unit import Encoding, destinations_of
 from drainer.task.events.topics.destination import Destinations, topic_name, topic_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, default_value
-from drainer.task.sql.keys import apply_key, is_written
 from drainer.task.sql.literals import SQLITE, Family, family, literal
+from drainer.task.sql.rows import apply_key, is_written
 from drainer.task.sql.table_sql import quote, table_name
 from penstock.codes import Code
 from penstock.ddl import adopted

@@ -4,5 +4,5 @@
 
 An encoder is pure, so any task may process a unit, any number of times. To add a format, add a
 module beside `tidb_binlog_file.py`, or in `topics/` if a message is a row, and a line in
-`encoding.py`.
+`event_unit.py`.
 """

@@ -12,6 +12,8 @@ table are in their order. The answer is `Messages`, in commit order.
 
     batch, by tables     A: 0 0 2 3 3 7    B: 1 2 2 7          a number is a transaction
     units                A: 0 0 2, B: 1 2 2  |  A: 3 3 7, B: 7
+
+The unit names the encoder of its output with the options (`Encoding`).
 """
 
 from __future__ import annotations
@@ -19,17 +21,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise, repeat
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.events.change_blocks import change_blocks
-from drainer.task.events.encoding import DELTA_CHANGES, Encoding, encoder_of
-from drainer.task.events.messages import Message, Messages, RowEvent
+from drainer.task.events.messages import Encoder, Message, Messages, RowEvent, StreamEncoder
+from drainer.task.events.topics.destination import BY_TABLE, Destinations, Limit
 from drainer.task.sql import generate
-from drainer.task.sql.images import row_changes
+from drainer.task.sql.lake_rows import change_blocks
+from drainer.task.sql.rows import row_changes
 from drainer.task.work_unit import (
     Batch,
     TableRows,
@@ -39,6 +42,8 @@ from drainer.task.work_unit import (
     table_text,
     undecodable,
 )
+from penstock.codes import Code
+from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 
 MAGIC = b"PSTEVENT"
@@ -170,7 +175,7 @@ def answer(payload: bytes) -> bytes:
 def encoded_messages(unit: EventUnit) -> Messages:
     """Return the messages of a unit, in commit order."""
     if unit.encoding.format == DELTA_CHANGES:
-        blocks = list(change_blocks(unit.tables, unit.commit_ts, unit.rows))
+        blocks = [Message(b) for b in change_blocks(unit.tables, unit.commit_ts, unit.rows)]
         return Messages.at([unit.commit_ts[-1]] * len(blocks), blocks)
     encoder = encoder_of(unit.encoding)
     encode = encoder.slice if unit.is_slice else encoder.transaction
@@ -201,3 +206,81 @@ def _events(unit: EventUnit) -> tuple[list[RowEvent], list[int]]:
     order = np.argsort(transactions, kind="stable")
     ends = np.searchsorted(transactions[order], np.arange(1, len(unit.commit_ts) + 1))
     return [events[at] for at in order.tolist()], ends.tolist()
+
+
+TIDB_BINLOG_FILE = "tidb-binlog-file"
+CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
+TIDB_BINLOG = "tidb-binlog"
+DELTA_CHANGES = "delta-changes"
+"""Blocks of whole units, which `change_blocks` makes instead of an `Encoder`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """An encoder's name, and the options of all encoders."""
+
+    format: str
+    prefix: str = ""
+    topic: str = ""
+    """The template of a table's topic, or the topic of all messages."""
+    partition: str = BY_TABLE
+    bytes_max: int = 0
+    """The size above which only a row's key is sent; 0: no limit."""
+    keeps_whole: bool = False
+    """True if the full message is stored elsewhere then."""
+    only_changed: bool = False
+    """True if a row before an update has changed columns only."""
+    schemas: bool = False
+    tombstones: bool = True
+    decimals: str = "precise"
+    time_zone: str = "+00:00"
+
+
+@lru_cache(maxsize=16)
+def encoder_of(encoding: Encoding) -> Encoder:
+    """Return the (cached) encoder; raise `Malformed` for an unsupported format."""
+    if encoding.format == TIDB_BINLOG_FILE:
+        from drainer.task.events.tidb_binlog import TidbBinlogFile
+
+        return TidbBinlogFile(time_zone=encoding.time_zone)
+    if encoding.format == TIDB_BINLOG:
+        from drainer.task.events.tidb_binlog import TidbBinlogTopic
+
+        return TidbBinlogTopic(topic=encoding.topic, time_zone=encoding.time_zone)
+    return stream_encoder_of(encoding)
+
+
+def destinations_of(encoding: Encoding) -> Destinations:
+    """Return the destinations of a format in which a message is a row."""
+    return Destinations(prefix=encoding.prefix, topic=encoding.topic, partition=encoding.partition)
+
+
+@lru_cache(maxsize=16)
+def stream_encoder_of(encoding: Encoding) -> StreamEncoder:
+    """Return the (cached) encoder with watermarks; raise `Malformed` as `encoder_of` does."""
+    destinations = destinations_of(encoding)
+    limit = Limit(encoding.bytes_max, encoding.keeps_whole)
+    if encoding.format == CANAL_JSON:
+        from drainer.task.events.topics.canal_json import CanalJson
+
+        return CanalJson(destinations, limit=limit, only_changed=encoding.only_changed)
+    if encoding.format == MAXWELL:
+        from drainer.task.events.topics.maxwell_json import MaxwellJson
+
+        return MaxwellJson(destinations, limit=limit)
+    if encoding.format == DEBEZIUM:
+        from drainer.task.events.topics.debezium import DebeziumJson
+
+        return DebeziumJson(
+            destinations,
+            name=encoding.prefix,
+            limit=limit,
+            schemas=encoding.schemas,
+            tombstones=encoding.tombstones,
+            decimals=encoding.decimals,
+        )
+    raise Malformed(
+        f"no encoder for the format {encoding.format!r}",
+        "Drainer and Spark tasks must run the same version of Penstock",
+        Code.SPARK_VERSION,
+    )

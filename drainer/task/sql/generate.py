@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.sql.images import (
+from drainer.task.sql.lake_rows import lake_rows
+from drainer.task.sql.literals import ARROW, MYSQL
+from drainer.task.sql.row_statements import row_statements
+from drainer.task.sql.rows import (
     Kinds,
     after_columns,
     after_image,
@@ -21,9 +24,6 @@ from drainer.task.sql.images import (
     before_image,
     row_codec,
 )
-from drainer.task.sql.lake_rows import lake_rows
-from drainer.task.sql.literals import ARROW, MYSQL
-from drainer.task.sql.row_statements import row_statements
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import BOUNDS, Bounds, Op, Statements, WorkUnit
 from penstock.datum.rows.row_codec import RowCodec

@@ -52,9 +52,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.sql.images import Row, row_codec
-from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import Family, family, padded_length
+from drainer.task.sql.rows import Row, apply_key, row_codec
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import Link, Op, WorkUnit, undecodable
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo

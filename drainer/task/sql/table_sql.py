@@ -43,8 +43,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drainer.task.sql.keys import EXACT, apply_key, can_meet_others, is_written
 from drainer.task.sql.literals import MYSQL, SQLITE, Family, family, literal, literal_column
+from drainer.task.sql.rows import EXACT, apply_key, can_meet_others, is_written
 from drainer.task.work_unit import BOUNDS
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

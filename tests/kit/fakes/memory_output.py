@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
 from drainer.sinks.protocol import EventSink, Slices
-from drainer.task.events.encoding import TIDB_BINLOG_FILE, Encoding, encoder_of
+from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, encoder_of
 from drainer.task.events.messages import Message, Messages
 from penstock.codes import Code
 from penstock.errors import Retryable

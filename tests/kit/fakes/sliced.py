@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drainer.intake.transaction_slices import Limits, slices
+from drainer.intake.payload import Limits, slices
 from drainer.task.compaction import plan_units
 from drainer.task.row_changes import Collector, read_changes
 from drainer.task.sql.generate import generate

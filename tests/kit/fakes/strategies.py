@@ -16,9 +16,9 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import answer, generate
-from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.row_statements import RowStatements
+from drainer.task.sql.rows import apply_key, can_meet_others
 from drainer.task.work_unit import (
     ROWS_SCHEMA,
     Batch,

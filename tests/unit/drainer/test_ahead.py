@@ -19,8 +19,7 @@ from drainer.planner import AheadStep, DdlStep
 from drainer.schema.rules import TIDB
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.stream.decoder import Decoder
-from drainer.stream.transaction import Ddl, Reached, Transaction
+from drainer.stream.decoder import Ddl, Decoder, Reached, Transaction
 from drainer.task.selection import Selection
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.filters import Rules

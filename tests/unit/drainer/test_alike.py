@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from drainer.task.compaction import groups, plan_units
 from drainer.task.sql.generate import generate
-from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import MYSQL, SQLITE
+from drainer.task.sql.rows import apply_key
 from drainer.task.work_unit import BOUNDS, Batch, Bounds, Statements, TableRows, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed

@@ -20,7 +20,7 @@ from drainer.sinks.files.savepoint import read_schema
 from drainer.sinks.files.sink import FileSink, Upkeep
 from drainer.sinks.protocol import FileCounts
 from drainer.task.events.messages import Messages
-from drainer.task.events.tidb_binlog_file import framed
+from drainer.task.events.tidb_binlog import framed
 from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.log.files import Files
 from tests.kit.fakes.files import MemoryFiles

@@ -11,7 +11,7 @@ import pytest
 from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.sink import ClaimCheck
 from drainer.sinks.kafka.topics import encoding_of
-from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import WHOLE, Message, RowEvent
 from penstock.codes import Code
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, TableInfo

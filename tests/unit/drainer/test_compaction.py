@@ -16,8 +16,8 @@ from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.task.compaction import compact, compact_few, compact_many, plan_units
 from drainer.task.sql.generate import generate, generate_rows
-from drainer.task.sql.keys import apply_key
 from drainer.task.sql.literals import SQLITE
+from drainer.task.sql.rows import apply_key
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.errors import Malformed

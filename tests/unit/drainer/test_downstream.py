@@ -18,8 +18,8 @@ from drainer.settings.syncer_section import (
 )
 from drainer.settings.targets import FilesTarget, MysqlTarget, Target, target_of
 from drainer.sinks.mysql.session import connect_options, ddl_sql_mode, rows_sql_mode
-from drainer.task.events import encoding
-from drainer.task.events.topics import debezium_types, destination
+from drainer.task.events import event_unit
+from drainer.task.events.topics import debezium, destination
 from penstock.errors import NeedsOperator
 from penstock.security.databases import SqlTls
 
@@ -208,7 +208,7 @@ def test_encoders_know_each_choice_of_an_option() -> None:
         destination.BY_TABLE, destination.BY_KEY, destination.BY_TS, destination.ONE,
     )  # fmt: skip
     assert targets.DECIMALS == (
-        debezium_types.PRECISE, debezium_types.STRING, debezium_types.DOUBLE,
+        debezium.PRECISE, debezium.STRING, debezium.DOUBLE,
     )  # fmt: skip
     names = ("CANAL_JSON", "DEBEZIUM", "MAXWELL", "TIDB_BINLOG")
-    assert tuple(getattr(encoding, name) for name in names) == targets.FORMATS
+    assert tuple(getattr(event_unit, name) for name in names) == targets.FORMATS

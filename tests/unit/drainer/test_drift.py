@@ -10,7 +10,7 @@ import pytest
 from drainer.differences.drift import NONE, Drift
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, skip_means
 from drainer.schema.tracker import SchemaTracker, Tracked
-from drainer.task.sql.keys import apply_key
+from drainer.task.sql.rows import apply_key
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, TableInfo
 from tests.unit.penstock.ddl_session import DdlSession

@@ -15,8 +15,8 @@ from drainer.intake.puller import Receiver, Who
 from drainer.intake.spool import Spool
 from drainer.schema.rules import FENCED
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.stream.decoder import Reached
 from drainer.stream.feed import ReaderFeed, ReaderOptions
-from drainer.stream.transaction import Reached
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Statuses
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable

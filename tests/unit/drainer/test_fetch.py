@@ -23,17 +23,18 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
 from drainer.spark.dispatcher import Dispatcher
 from drainer.task.compaction import plan_units
-from drainer.task.row_fetch_unit import (
+from drainer.task.row_fetch import (
     Away,
     Facts,
+    Fetcher,
     FetchSettings,
     FetchUnit,
     RemoteTransactions,
     decode_made,
     encode_away,
     encode_made,
+    statements_of,
 )
-from drainer.task.row_fetcher import Fetcher, statements_of
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import generate
 from drainer.task.work_loop import serve

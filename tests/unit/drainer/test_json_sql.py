@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.task.sql.images import after_columns, row_codec
 from drainer.task.sql.literals import MYSQL, SQLITE, literal, literal_column
+from drainer.task.sql.rows import after_columns, row_codec
 from penstock.datum import jsonb
 from penstock.datum.json_sql import json_literal, literal_of_text
 from penstock.wire.binlog import MutationType

@@ -17,16 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.apply.large import LargeTransactions
-from drainer.intake.payload import Spooled
-from drainer.intake.transaction_slices import Limits, outline
+from drainer.intake.payload import Limits, Spooled, outline
 from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread, open_table_sink
 from drainer.sinks.protocol import Sink
 from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
-from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import MYSQL, SQLITE
+from drainer.task.sql.rows import apply_key, can_meet_others
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator, Retryable

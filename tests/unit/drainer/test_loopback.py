@@ -12,8 +12,7 @@ from drainer.apply.large import LargeTransactions
 from drainer.components import protected_schemas
 from drainer.differences.skipped import Counts, Skipped
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Spooled
-from drainer.intake.transaction_slices import Limits, outline
+from drainer.intake.payload import Limits, Spooled, outline
 from drainer.planner import LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import DrainerConfig

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Spooled
-from drainer.intake.transaction_slices import outline
+from drainer.intake.payload import Spooled, outline
 from drainer.planner import AheadStep, DdlStep, LargeStep, Origins, Planner, RowsStep, Step
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.work_unit import TransactionStart

@@ -20,8 +20,8 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
-from drainer.task.sql.keys import apply_key, can_meet_others
 from drainer.task.sql.literals import SQLITE
+from drainer.task.sql.rows import apply_key, can_meet_others
 from drainer.task.work_unit import BOUNDS, Bounds, Statements
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.differences.overrides import SKIP, Override
-from drainer.intake.payload import Spooled
+from drainer.intake.payload import Spooled, outline
 from drainer.intake.payload import opened as source_of
-from drainer.intake.transaction_slices import outline
 from drainer.relay_log.log import RelayLog
 from drainer.relay_log.records import (
     RECORD_BYTES_MAX,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.task.sql.images import RowChange as Change
-from drainer.task.sql.images import row_changes
+from drainer.task.sql.rows import RowChange as Change
+from drainer.task.sql.rows import row_changes
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType

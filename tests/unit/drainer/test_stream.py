@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import random
 import subprocess
 import sys
@@ -16,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import drainer.stream
-import penstock.stream
 from drainer.ddl.follower import DdlFollower
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.spool import Spool
@@ -25,9 +22,8 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream import Ddl, FilterConfig, Reader, ReaderOptions, TablePattern, Transaction
-from drainer.stream.decoder import Decoder, Portion
+from drainer.stream.decoder import Changes, Committed, Decoder, Portion, Reached, Row
 from drainer.stream.reader import Cursor
-from drainer.stream.transaction import Changes, Committed, Reached, Row
 from drainer.task.selection import Selection
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, RouteRule, Rules
@@ -323,12 +319,3 @@ def test_without_its_packages_the_extra_is_named() -> None:
         "ImportError: the package numpy is not installed"
         " (install Penstock with the extra stream) [PS-1009]"
     )
-
-
-def test_programs_and_type_checkers_find_the_same_names() -> None:
-    typed = Path(str(penstock.stream.__file__)).with_suffix(".pyi").read_text()
-    lines = [f"from drainer.stream import {name} as {name}" for name in drainer.stream.__all__]
-    assert sorted(typed.splitlines()) == sorted(lines)
-    found = importlib.import_module("penstock.stream")
-    assert all(getattr(found, name) is getattr(drainer.stream, name) for name in found.__all__)
-    assert found.__all__ == drainer.stream.__all__

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drainer.settings.syncer_section import SyncerConfig, ToConfig, downstream_of
 from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.topics import encoding_of
-from drainer.task.events.encoding import encoder_of
+from drainer.task.events.event_unit import encoder_of
 from drainer.task.events.messages import Encoder, RowEvent
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator

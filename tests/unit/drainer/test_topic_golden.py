@@ -15,7 +15,7 @@ import pytest
 
 from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.topics import encoding_of
-from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import RowEvent
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.schema.model import TableInfo

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.topics import encoding_of
-from drainer.task.events.encoding import stream_encoder_of
+from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import Message, RowEvent, StreamEncoder
 from drainer.task.events.topics.destination import (
     Destinations,

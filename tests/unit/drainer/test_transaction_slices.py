@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.intake.transaction_slices import Limits, outline, slices, survey
+from drainer.intake.payload import Limits, outline, slices, survey
 from penstock.errors import Malformed
 from penstock.pb import binlog_pb2 as pb
 from penstock.wire import protowire

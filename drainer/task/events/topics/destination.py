@@ -22,7 +22,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drainer.task.events.messages import WHOLE, Headers
-from drainer.task.sql.keys import apply_key, normal_value
+from drainer.task.sql.rows import apply_key, normal_value
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, DdlJob, TableInfo

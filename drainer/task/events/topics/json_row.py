@@ -16,7 +16,7 @@ import numpy as np
 
 from drainer.task.events.messages import RowEvent, Values
 from drainer.task.events.topics.destination import Destination, KeyColumn
-from drainer.task.sql.keys import is_written
+from drainer.task.sql.rows import is_written
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 
 Row = tuple[Any, ...]
