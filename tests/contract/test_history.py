@@ -13,14 +13,14 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 from penstock.wire.binlog import Origin
-from tests.kit.fakes.history import MemoryHistory
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.wait import eventually, is_within
 
 
 @pytest.fixture(params=["memory", "etcd"])
 def history(request: pytest.FixtureRequest) -> History:
     if request.param == "memory":
-        return MemoryHistory()
+        return History(MemoryEtcd())
     return History(request.getfixturevalue("etcd"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.cluster.etcd import connect
 from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
 from penstock.errors import Malformed, Retryable
-from tests.kit.fakes.log_entries import MemoryLogEntries
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.wait import eventually
 
 A, B = Copy("pump-a", "disk-a"), Copy("pump-b", "disk-b")
@@ -20,7 +20,7 @@ FIRST = LogEntry(epoch=1, primary=A)
 @pytest.fixture(params=["memory", "etcd"])
 def entries(request: pytest.FixtureRequest) -> LogEntries:
     if request.param == "memory":
-        return MemoryLogEntries()
+        return LogEntries(MemoryEtcd())
     return LogEntries(request.getfixturevalue("etcd"))
 
 

@@ -18,7 +18,7 @@ from penstock.cluster.node_registry import (
 )
 from penstock.cluster.records import Gap, LastWord, LostPump
 from penstock.errors import Retryable
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.wait import eventually
 
 PUMP = NodeKind.PUMP
@@ -27,7 +27,7 @@ PUMP = NodeKind.PUMP
 @pytest.fixture(params=["memory", "etcd"])
 def registry(request: pytest.FixtureRequest) -> Registry:
     if request.param == "memory":
-        return MemoryRegistry()
+        return Registry(MemoryEtcd())
     return Registry(request.getfixturevalue("etcd"))
 
 

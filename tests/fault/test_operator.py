@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from ctl.commands import main as ctl
 from drainer import ddl_command
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
-from penstock.cluster.records import standbys
+from penstock.cluster.records import LOST, standbys
 from penstock.errors import PenstockError
 from penstock.node.command import run as run_command
 from penstock_local.process import flags
@@ -162,7 +162,7 @@ async def _delete_pump(aim: AimAtTwins) -> None:
 
 
 async def _delete_loss(aim: AimAtTwins) -> None:
-    aim.cluster.registry._lost.pop(aim.pump, None)
+    aim.cluster.etcd.delete(LOST + aim.pump)
 
 
 async def _back_up(aim: AimAtTwins) -> None:

@@ -2,7 +2,7 @@
 
 What decides is the real thing: a Pump's storage, membership, operator's verbs and purge, a
 Drainer's merge, its list of Pumps and its checkpoint, the commands of `penstock ctl`. Twins are
-what is between them: etcd is a dict, a call is a call, the cluster's time moves when a test says
+what is between them: etcd is in memory, a call is a call, the cluster's time moves when a test says
 so, and a downstream is a list. Nodes can be killed at any moment, and cut off from etcd.
 """
 
@@ -35,6 +35,7 @@ from penstock.cluster.node_registry import (
     NodeKind,
     NodeState,
     NodeStatus,
+    Registry,
     seems_live,
 )
 from penstock.codes import Code
@@ -49,8 +50,7 @@ from pump.cluster.retention import Retention
 from pump.operator import Operator
 from pump.store.record import PurgedRange
 from pump.store.storage import Storage
-from tests.kit.fakes.log_entries import MemoryLogEntries
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.fakes.storage import commit, die, fake, opened, prewrite, rollback, write
 
 CLUSTER = 7
@@ -112,7 +112,7 @@ class Seen(Heartbeats):
 class Line:
     """A node's way to etcd, which can be cut."""
 
-    def __init__(self, registry: MemoryRegistry) -> None:
+    def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self.is_cut = False
 
@@ -413,7 +413,8 @@ class Cluster:
 
     def __init__(self, folder: Path, pump_count: int = 3, drainer_count: int = 2) -> None:
         self.folder = folder
-        self.registry = MemoryRegistry()
+        self.etcd = MemoryEtcd()
+        self.registry = Registry(self.etcd)
         self.time = Time()
         self.committed: dict[int, tuple[int, str]] = {}
         self.typed: list[str] = []
@@ -484,6 +485,7 @@ class Cluster:
                     arguments = commands.command_parser().parse_args([*argv])
                     if not getattr(arguments, "etcd_urls", ""):
                         arguments.etcd_urls = "twins"
+                    nodes.resolve_node(arguments)
                     code: int = arguments.run(arguments)
                 except NeedsOperator as error:
                     return 2, out.getvalue() + str(error)
@@ -676,11 +678,8 @@ def _commands_reach(cluster: Cluster, loop: Any) -> Iterator[None]:
     def channel(address: str, *_: object) -> Iterator[str]:
         yield address
 
-    client = SimpleNamespace(close=lambda: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nodes, "etcd", SimpleNamespace(connect=lambda *_, **__: client))
-        patch.setattr(nodes, "Registry", lambda _: cluster.registry)
-        patch.setattr(nodes, "LogEntries", lambda _: MemoryLogEntries())
+        patch.setattr(nodes, "etcd", SimpleNamespace(connect=lambda *_, **__: cluster.etcd))
         patch.setattr(nodes, "open_oracle", lambda *_, **__: cluster.time)
         patch.setattr(nodes, "open_channel", channel)
         patch.setattr(nodes, "_STUBS", stubs)

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from penstock.cluster.history import History
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -53,7 +54,7 @@ from pumpclient.mysql.source.sync import loading, reload
 from pumpclient.mysql.source.sync.reload import Pace
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
-from tests.kit.fakes.history import MemoryHistory
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.operated.memory_server import SCHEMA, UUID, MemoryServer
 
 SOURCE = "db-1"
@@ -87,7 +88,7 @@ class Outside:
 
     def __init__(self, folder: Path) -> None:
         self.server = MemoryServer(folder / "relay")
-        self.history = MemoryHistory()
+        self.history = History(MemoryEtcd())
         self.committed: list[tuple[int, Binlog | DdlJob]] = []
         """With their commit_ts."""
         self.saved: list[Checkpoint] = []

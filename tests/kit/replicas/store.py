@@ -1,38 +1,61 @@
-"""etcd's twin: one key that is swapped by its revision, and the status that goes with it."""
+"""etcd with the entry of one log, and the status that names the log's address."""
 
 from __future__ import annotations
 
-from penstock.cluster.log_entry import LogEntry
+from penstock.cluster.log_entry import LOGS, Found, LogEntries, LogEntry
+from penstock.cluster.node_registry import EntryGuard, NodeKind, NodeState, NodeStatus, Registry
+from tests.kit.fakes.etcd import Kv, MemoryEtcd, Snapshot
+
+LOG = "pump-0"
+KEY = LOGS + LOG
 
 
-class Store:
-    """Linearizable; what makes it hard to use is done by who carries its answers (`world.py`)."""
+class Store(MemoryEtcd):
+    """What makes it hard to use is done by who carries its answers (`world.py`)."""
 
     def __init__(self, entry: LogEntry) -> None:
-        self.revision = 1
-        self.entry = entry
-        self.history = [(entry, 1)]
-        self.status = (0, 0)
-        """The epoch and the machine that the log's address in etcd names."""
+        super().__init__()
+        self._entries = LogEntries(self)
+        self.history: list[Found] = []
+        self.put_entry(entry)
+
+    @property
+    def entry(self) -> LogEntry:
+        return self.history[-1][0]
+
+    @property
+    def entry_revision(self) -> int:
+        return self.history[-1][1]
 
     def swap(self, revision: int, entry: LogEntry) -> int | None:
         """Put the entry if the key is still at `revision`; return its new one."""
-        if revision != self.revision:
-            return None
-        return self.put(entry)
+        won = self._entries.swap(LOG, revision, entry)
+        self._note()
+        return won
 
-    def put(self, entry: LogEntry) -> int:
-        self.revision += 1
-        self.entry = entry
-        self.history.append((entry, self.revision))
-        return self.revision
+    def put_entry(self, entry: LogEntry) -> None:
+        """Put an entry, as an operator does."""
+        self.put_by_hand(KEY, entry.to_json())
+        self._note()
 
-    def put_back(self, entry: LogEntry, revision: int) -> None:
-        """Be again as a backup was; revisions are handed out once more."""
-        self.entry, self.revision = entry, revision
+    def _note(self) -> None:
+        found = self._entries.read(LOG)
+        if found is not None and (not self.history or found[1] != self.entry_revision):
+            self.history.append(found)
+
+    def put_entry_back(self, entry: LogEntry, revision: int) -> None:
+        """Be again as a backup was, without a status."""
+        kv = Kv(KEY.encode(), entry.to_json().encode(), revision, revision, 0)
+        self.put_back(Snapshot(revision, {KEY: kv}))
         self.history = [found for found in self.history if found[1] <= revision]
-        self.status = (0, 0)
 
-    def put_status(self, revision: int, status: tuple[int, int]) -> None:
-        if revision == self.revision:
-            self.status = status
+    def status_epoch(self) -> int:
+        """Return the epoch whose primary the log's address in etcd names."""
+        status = Registry(self).get(NodeKind.PUMP, LOG)
+        return 0 if status is None else status.score
+
+    def put_status(self, revision: int, epoch: int, machine: int) -> None:
+        """Publish an address while the entry is at `revision`, else raise `Retryable`."""
+        registry = Registry(self, lambda: EntryGuard(KEY, revision))
+        host, state = f"pump-{machine}", NodeState.ONLINE
+        registry.put(NodeKind.PUMP, NodeStatus(node_id=LOG, host=host, state=state, score=epoch))

@@ -35,6 +35,7 @@ The module is long because what happens in the world draws from one source of ch
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from bisect import bisect_left
@@ -46,7 +47,7 @@ from unittest import mock
 
 from penstock.cluster import log_entry
 from penstock.cluster.log_entry import Copy, LogEntry
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replication.claiming import refuse_older
@@ -277,7 +278,7 @@ class World:
         found = self.rules.judge(self.store.entry, machine.copy, chain, seen, missing)
         if found.adopted is not None:
             self.note("pump-%d adopts the log: %s", machine.number, found.adopted)
-            self.store.put(found.adopted)
+            self.store.put_entry(found.adopted)
         elif found.waits or found.refuses:
             self.is_refused = True
             self.note("pump-%d does not claim: %s", machine.number, found)
@@ -495,14 +496,14 @@ class World:
         elif chance < 0.1:
             self.etcd_answers(request, None)
         elif isinstance(request.action, m.ReadEntry):
-            self.entry_seen(request, self.store.entry, self.store.revision)
+            self.entry_seen(request, self.store.entry, self.store.entry_revision)
         else:
             revision = self.swap(request.action)
             self.etcd_answers(request, None if chance < 0.25 else revision)
 
     def swap(self, action: m.Swap) -> int | None:
         entry = self.store.entry
-        revision = self.store.revision
+        revision = self.store.entry_revision
         won = self.store.swap(
             action.revision if self.rules.compares_revisions else revision, action.entry
         )
@@ -681,10 +682,11 @@ class World:
         if self.random.random() < 0.3:
             return
         revision, status = self.statuses.pop(self.random.randrange(len(self.statuses)))
-        known = revision if self.rules.compares_for_status else self.store.revision
-        before = self.store.status
-        self.store.put_status(known, status)
-        if self.store.status[0] < before[0]:
+        known = revision if self.rules.compares_for_status else self.store.entry_revision
+        before = self.store.status_epoch()
+        with contextlib.suppress(Retryable):
+            self.store.put_status(known, *status)
+        if self.store.status_epoch() < before:
             raise Violation(f"address: back to pump-{status[1]} of epoch {status[0]}")
 
     def silence(self) -> None:
@@ -826,7 +828,7 @@ class World:
         for waiting in (self.requests, self.network, self.late, self.statuses):
             waiting.clear()
         self.cut_off = set()
-        self.store.put_back(found, revision)
+        self.store.put_entry_back(found, revision)
         self.missed.update(copy.disk for copy in found.copies_known)
         self.restored += 1
         self.is_restored = True
@@ -881,7 +883,7 @@ class World:
         machine = next(each for each in self.machines if self.has_all(each))
         links = [link for each in self.machines for link in each.replica.chain.links]
         self.adopted += 1
-        self.store.put(
+        self.store.put_entry(
             replace(
                 self.store.entry,
                 epoch=max(self.store.entry.epoch, *(link.epoch for link in links)),
@@ -1121,7 +1123,7 @@ class World:
                 return
 
     def serve(self, machine: Machine, primary: Primary) -> None:
-        self.carry_out(machine, primary.entry_seen(self.store.entry, self.store.revision))
+        self.carry_out(machine, primary.entry_seen(self.store.entry, self.store.entry_revision))
         self.carry_out(machine, primary.draining(self.leaving_disks()))
         self.carry_out(machine, primary.moves_to(""))
         self.carry_out(machine, primary.marks())

@@ -81,27 +81,25 @@ class Drainer:
         """List the Pumps, and have those in the merge that take part."""
         if self.is_stopped:
             return
-        etcd = self.world.etcd
+        etcd, entered = self.world.etcd, self.world.etcd.known.entered()
         for name, status in sorted(etcd.statuses.items()):
             is_in = name in self.merger.sources
             if status.state is not NodeState.OFFLINE:
                 if not is_in:
-                    after_ts = etcd.entered.get(name) if self._knows_all else None
+                    after_ts = entered.get(name) if self._knows_all else None
                     if (left_ts := self._left.pop(name, None)) is not None:
                         after_ts = max(left_ts, after_ts or 0)
                     self.merger.add(name, after_ts)
                     self.world.note("%s is in the merge from %d", name, self.merger.emitted_ts)
-            elif is_in and self._may_part(name, status.max_commit_ts):
+            elif is_in and self._may_part(status):
                 self.world.note("%s leaves the merge", name)
                 self._left[name] = self.merger.received_ts(name)
                 self.merger.finish(name)
         self._knows_all = self._knows_all or bool(self.merger.sources)
 
-    def _may_part(self, name: str, max_commit_ts: int) -> bool:
-        status = NodeStatus(
-            node_id=name, host="", state=NodeState.OFFLINE, max_commit_ts=max_commit_ts
-        )
-        word = self.world.etcd.last_words.get(name)
+    def _may_part(self, status: NodeStatus) -> bool:
+        name = status.node_id
+        word = self.world.etcd.known.last_words().get(name)
         return may_part(status, word, self.merger.received_ts(name), takes_part=True)
 
     def _pull(self, name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cluster.log_entry import LogEntry
-from penstock.cluster.node_registry import NodeState
+from penstock.cluster.node_registry import NodeKind, NodeState
 from penstock.errors import Retryable
 from penstock.log.segment import segment_name
 from pump.replication.protocol.chain import foreign
@@ -207,8 +207,8 @@ class Machine:
         is_long_silent = silence_s > UNNEEDED_S
         if not (is_primary or is_due or is_long_silent):
             return False
-        status = world.etcd.call(lambda: world.etcd.statuses.get(name))
-        word = world.etcd.last_words.get(name)
+        status = world.etcd.registry.get(NodeKind.PUMP, name)
+        word = world.etcd.known.last_words().get(name)
         state = None if status is None else status.state
         if state is NodeState.PAUSED and word is None:
             state = None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cluster.disks import Disk
 from penstock.cluster.log_entry import Copy, LogEntry
-from penstock.cluster.node_registry import NodeState
+from penstock.cluster.node_registry import EntryGuard, NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
@@ -48,7 +48,7 @@ from pump.store.record import NotStored, Record
 from pump.store.storage import Storage, StorageConfig
 from tests.kit.fakes.storage import commit, fake, rollback
 from tests.kit.replicas.world import Violation
-from tests.kit.simulation.etcd import Etcd, Status
+from tests.kit.simulation.etcd import Etcd
 from tests.kit.simulation.tasks import Process, SimpleQueue
 
 if TYPE_CHECKING:
@@ -87,8 +87,12 @@ class Pump(Process):
         self.storages: list[Storage] = []
         self.shipping: Any = None
         self.waiting: SimpleQueue = SimpleQueue(world.tasks)
+        self._registry = Registry(world.etcd, self._guard)
         self._peers = Peers(CLUSTER, self.own)
         self._peers.logs, self._peers.disks = _Logs(world.etcd), _Disks(world.machines)
+
+    def _guard(self) -> EntryGuard | None:
+        return self.shipping.guard() if self.world.rules.compares_for_status else None
 
     def start(self) -> None:
         self.world.tasks.spawn(self._serve, f"serve {self.name}", self)
@@ -192,11 +196,12 @@ class Pump(Process):
         chain = Chain(Link(*link) for link in storage.log.links())
         is_told = world.rules.tells_folders_apart and not self.is_failover
         former = self.machine.former_since if is_told else None
-        found = world.etcd.read(self.log)
+        found = world.etcd.entries.read(self.log)
         if found is None or not is_out_of(found[0], former):
             self._refuse(chain)
         claimed = claim(
-            *(world.etcd, self.log, self.own, chain, Wanted(*world.wanted)), former_since=former
+            *(world.etcd.entries, self.log, self.own, chain, Wanted(*world.wanted)),
+            former_since=former,
         )
         assert claimed is not None
         self._takes_own(False)
@@ -211,24 +216,24 @@ class Pump(Process):
             if world.rules.compares_histories:
                 seen = [each for other in others if (each := other.seen(chain)) is not None]
                 refuse_other_history(
-                    *(world.etcd, self.log, self.own, chain, seen),
+                    *(world.etcd.entries, self.log, self.own, chain, seen),
                     missing=self._unseen(each.copy.pump for each in seen),
                     withdraw_offline=self._withdraw_offline,
                 )
-            found = world.etcd.read(self.log)
+            found = world.etcd.entries.read(self.log)
             if found is not None and world.rules.refuses_older:
                 refuse_older(self.log, self.own, chain, found[0], others)
 
     def _withdraw_offline(self) -> None:
         """Do what `Replication._withdraw_offline` does."""
         etcd, name = self.world.etcd, self.log
-        status, word = etcd.statuses.get(name), etcd.last_words.get(name)
+        status, word = etcd.statuses.get(name), etcd.known.last_words().get(name)
         if status is None or status.state is not NodeState.OFFLINE:
             return
         if word is not None:
             etcd.enter(name, word.up_to_ts)
-        etcd.call(lambda: etcd.statuses.__setitem__(name, status._replace(state=NodeState.PAUSED)))
-        etcd.forget_last_word(name)
+        etcd.registry.put(NodeKind.PUMP, replace(status, state=NodeState.PAUSED))
+        etcd.registry.forget_last_word(name)
 
     def _unseen(self, seen: Iterable[str]) -> Unseen:
         states = {name: status.state for name, status in self.world.etcd.statuses.items()}
@@ -240,7 +245,7 @@ class Pump(Process):
             claimed,
             storage.log,
             node_id=self.log,
-            entries=world.etcd,
+            entries=world.etcd.entries,
             peers=self._peers,
             replica_timeout_s=REPLICA_TIMEOUT_S,
         )
@@ -255,15 +260,15 @@ class Pump(Process):
             if self.machine.former_since == entry.since:
                 self._takes_own(True)
             try:
-                status = world.etcd.call(lambda: world.etcd.statuses.get(self.log))
+                status = world.etcd.registry.get(NodeKind.PUMP, self.log)
                 if status is not None and status.state is NodeState.PAUSED:
-                    world.etcd.forget_last_word(self.log)
+                    world.etcd.registry.forget_last_word(self.log)
                 if status is None or status.state is not NodeState.OFFLINE:
-                    is_new = status is None and self.log not in world.etcd.entered
+                    is_new = status is None and self.log not in world.etcd.known.entered()
                     if not self._is_nowhere(entry, is_new):
                         return storage
                 found, wanted = fenced.found, Wanted(*world.wanted)
-                entry = reinitialise(world.etcd, self.log, self.own, found, wanted)
+                entry = reinitialise(world.etcd.entries, self.log, self.own, found, wanted)
             except Retryable:
                 return storage
         self._takes_own(False)
@@ -302,7 +307,7 @@ class Pump(Process):
             try:
                 now_ts = world.oracle()
                 etcd.enter(self.log, now_ts)
-                etcd.forget_last_word(self.log)
+                self._registry.forget_last_word(self.log)
                 self._put(NodeState.PAUSED)
                 world.drainer.notify()
                 self._put(NodeState.ONLINE)
@@ -316,10 +321,14 @@ class Pump(Process):
 
     def _put(self, state: NodeState) -> None:
         assert self.storage is not None
-        revision = self.shipping.guard().revision
-        entry = self.shipping.entry
-        status = Status(state, self.name, entry.epoch, self.storage.max_commit_ts)
-        self.world.etcd.put_status(self.log, status, revision)
+        status = NodeStatus(
+            node_id=self.log,
+            host=self.name,
+            state=state,
+            score=self.shipping.entry.epoch,
+            max_commit_ts=self.storage.max_commit_ts,
+        )
+        self._registry.put(NodeKind.PUMP, status)
 
     def _look_after(self) -> None:
         """Renew the status, let copies drop and the log purge what every Drainer has."""
@@ -375,9 +384,9 @@ class Pump(Process):
         )
         for _ in range(20):
             try:
-                world.etcd.put_last_word(word)
+                self._registry.put_last_word(word)
                 if self.is_drained:
-                    world.etcd.forget_entered(self.log)
+                    self._registry.forget_entered(self.log)
                 self._put(state)
                 return
             except Retryable:

@@ -25,9 +25,9 @@ from penstock.errors import PenstockError
 from penstock.log.replica import ReplicaSegments
 from penstock.log.segments import Place
 from pump.replication.protocol.chain import Chain, Link, lacks
+from tests.kit.fakes.etcd import Snapshot
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.replicas.world import Stalled
-from tests.kit.simulation.etcd import Snapshot
 
 if TYPE_CHECKING:
     from tests.kit.simulation.machine import Machine
@@ -201,8 +201,12 @@ class Restoring:
             world.network.generation += 1
             world.etcd.put_back(snapshot)
             world.drainer.etcd_was_put_back()
-            self._snapshots = [each for each in self._snapshots if each.at_s <= snapshot.at_s]
-            world.note("etcd is put back: %s", {n: e.epoch for n, (e, _) in snapshot.logs.items()})
+            self._snapshots = [
+                each for each in self._snapshots if each.revision <= snapshot.revision
+            ]
+            world.note(
+                "etcd is put back: %s", {n: e.epoch for n, (e, _) in world.etcd.logs.items()}
+            )
             for machine in world.machines:
                 machine.start()
             self._wait_until_served()
@@ -251,13 +255,15 @@ class Restoring:
             )
             self.adopted += 1
             world.note("an operator lets %s continue %s: %s", machine.name, log, adopted)
-            world.etcd.put(log, adopted)
+            world.etcd.put_entry(log, adopted)
         if not whole and log in self.gone and found is not None:
             self.gone.discard(log)
             machine = world.machine(log)
             own = Copy(machine.name, machine.disk)
             world.note("an operator begins a new log of %s", log)
-            world.etcd.put(log, found[0].begun_again(own, found[0].copies, found[0].copies_min))
+            world.etcd.put_entry(
+                log, found[0].begun_again(own, found[0].copies, found[0].copies_min)
+            )
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:

@@ -71,7 +71,6 @@ class World:
         self.network.lateness = chance.choice((0, 0.01, 0.05))
         self.etcd = Etcd(self.tasks, chance)
         self.etcd.failing = chance.choice((0, 0.05, 0.2))
-        self.etcd.compares_for_status = self.rules.compares_for_status
         self.death = chance.choice((0, 0.0005, 0.002))
         self.failing_disks = chance.choice((0, 0.002, 0.03))
         self.slow_disks = chance.choice((0.01, 0.01, 0.3))
@@ -143,7 +142,7 @@ class World:
     def pump_of(self, log: str) -> Pump | None:
         """Return the process at the address that etcd has for a log."""
         status = self.etcd.statuses.get(log)
-        name = "" if status is None else status.process
+        name = "" if status is None else status.host
         return next((pump for pump in self.pumps_of(log) if pump.name == name), None)
 
     # What must hold.
@@ -391,7 +390,7 @@ class World:
     def _states(self) -> str:
         merger = self.drainer.merger
         return "; ".join(
-            f"{name}: {status.state} {status.process}, "
+            f"{name}: {status.state} {status.host}, "
             f"{'merged to ' + str(merger.received_ts(name)) if name in merger.sources else 'out'}, "
             f"{self.etcd.logs[name][0].to_json()}"
             for name, status in sorted(self.etcd.statuses.items())

@@ -8,13 +8,12 @@ import pytest
 
 from ctl import lost, nodes
 from ctl.commands import main
-from penstock.cluster.log_entry import Copy, LogEntry
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.pb import penstock_pb2
-from tests.kit.fakes.log_entries import MemoryLogEntries
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 
 COMMAND = (
     *("adopt-log", "pump-1", "--pump", "pump-2", "--disk", "d2", "--epoch", "5", "--from", "3"),
@@ -29,8 +28,8 @@ class Client:
 
 
 @pytest.fixture
-def entries(monkeypatch: pytest.MonkeyPatch) -> MemoryLogEntries:
-    made, registry = MemoryLogEntries(), MemoryRegistry()
+def entries(monkeypatch: pytest.MonkeyPatch) -> LogEntries:
+    made, registry = LogEntries(MemoryEtcd()), Registry(MemoryEtcd())
     made.swap("pump-1", 0, ENTRY)
     registry.put(NodeKind.PUMP, NodeStatus(node_id="pump-1", host="h:1", state=NodeState.ONLINE))
 
@@ -44,13 +43,13 @@ def entries(monkeypatch: pytest.MonkeyPatch) -> MemoryLogEntries:
     return made
 
 
-def entry_of(entries: MemoryLogEntries) -> LogEntry:
+def entry_of(entries: LogEntries) -> LogEntry:
     found = entries.read("pump-1")
     assert found is not None
     return found[0]
 
 
-def test_the_disk_that_is_named_is_the_only_one_of_the_log(entries: MemoryLogEntries) -> None:
+def test_the_disk_that_is_named_is_the_only_one_of_the_log(entries: LogEntries) -> None:
     assert main([*COMMAND, "--confirm", "pump-1"]) == 0
     found = entry_of(entries)
     assert (found.epoch, found.primary, found.needed) == (5, Copy("pump-2", "d2"), 3)
@@ -58,14 +57,14 @@ def test_the_disk_that_is_named_is_the_only_one_of_the_log(entries: MemoryLogEnt
     assert found.ids == ()
 
 
-def test_a_log_without_an_entry_gets_one(entries: MemoryLogEntries) -> None:
-    entries._found.clear()
+def test_a_log_without_an_entry_gets_one(entries: LogEntries) -> None:
+    entries._etcd.delete(LOGS + "pump-1")
     assert main([*COMMAND, "--confirm", "pump-1"]) == 0
     assert entry_of(entries).epoch == 5
 
 
 def test_nothing_is_changed_without_the_name_once_more(
-    entries: MemoryLogEntries, capsys: pytest.CaptureFixture[str]
+    entries: LogEntries, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(COMMAND) == 2
     assert "add --confirm pump-1" in capsys.readouterr().err
@@ -73,7 +72,7 @@ def test_nothing_is_changed_without_the_name_once_more(
 
 
 def test_an_entry_that_is_newer_than_the_error_stays(
-    entries: MemoryLogEntries, capsys: pytest.CaptureFixture[str]
+    entries: LogEntries, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = [*COMMAND[:7], "1", *COMMAND[8:], "--confirm", "pump-1"]
     assert main(again) == 2
@@ -83,7 +82,7 @@ def test_an_entry_that_is_newer_than_the_error_stays(
 
 
 def test_a_log_that_is_served_is_not_taken_from_its_pump(
-    entries: MemoryLogEntries, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    entries: LogEntries, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reply = penstock_pb2.StatusReply(node_id="pump-1")
     monkeypatch.setattr(lost, "call_pump", lambda *asked: reply)

@@ -11,11 +11,11 @@ import pytest
 from ctl import nodes, steering
 from ctl.commands import main
 from penstock.cluster.log_entry import Copy, LogEntry
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import Retryable
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 
 NODE = NodeStatus(
     node_id="pump-1", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=0, update_ts=0
@@ -28,7 +28,7 @@ Ctl = Callable[..., tuple[int, str]]
 class World:
     """What etcd has."""
 
-    registry: MemoryRegistry = field(default_factory=MemoryRegistry)
+    registry: Registry = field(default_factory=lambda: Registry(MemoryEtcd()))
     logs: dict[str, LogEntry] = field(default_factory=dict)
 
     def has(self, state: NodeState, node_id: str = "pump-1") -> None:

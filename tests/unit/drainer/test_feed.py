@@ -17,12 +17,13 @@ from drainer.schema.rules import FENCED
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream.decoder import Reached
 from drainer.stream.feed import ReaderFeed, ReaderOptions
+from penstock.cluster import node_registry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Statuses
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
 from penstock.wire.codec import decode_binlog
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.wait import never, until
 from tests.kit.workloads.bank import Bank
 
@@ -56,11 +57,11 @@ def listed(name: str, state: NodeState = NodeState.ONLINE) -> NodeStatus:
     return NodeStatus(node_id=name, host=f"{name}:1", state=state, update_ts=NOW_TS)
 
 
-class Registry(MemoryRegistry):
+class Registry(node_registry.Registry):
     """Does something of the test's before a list of Pumps is read, from the second one on."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
-        super().__init__()
+        super().__init__(MemoryEtcd())
         self.looks = 0
         self._before = before
 

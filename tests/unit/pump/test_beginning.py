@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Segments, begin_log
@@ -18,8 +18,8 @@ from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link
 from pump.replication.shipping import Shipping
 from pump.replication.startup import Startup
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.fakes.files import MemoryFiles
-from tests.kit.fakes.log_entries import MemoryLogEntries
 
 OWN, OTHER = Copy("pump-1", "d1"), Copy("pump-3", "d3")
 LOG = "pump-2"
@@ -30,7 +30,7 @@ class Rig:
 
     def __init__(self, *, is_failover: bool) -> None:
         self.is_failover = is_failover
-        self.entries = MemoryLogEntries()
+        self.entries = LogEntries(MemoryEtcd())
         self.entries.swap(LOG, 0, LogEntry(epoch=1, primary=OTHER, eligible=(OWN,)))
         self.log = Segments.open(Path("/log"), files=MemoryFiles())
         self.shipped: list[Shipping] = []
@@ -141,7 +141,7 @@ def test_the_pump_whose_log_it_is_claims_it_again_and_leaves_nothing_behind() ->
     assert rig.claims == 2
     assert rig.is_primary
     assert all(shipping.over for shipping in rig.shipped)
-    assert rig.entries.watched == 0
+    assert rig.entries._etcd.watches == []
 
 
 def test_a_pump_that_begins_again_waits_for_room_on_its_disk() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from google_crc32c import value
 
-from penstock.cluster.log_entry import Copy, LogEntry, Mark
+from penstock.cluster.log_entry import Copy, LogEntries, LogEntry, Mark
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.frame import encode_frames
@@ -28,7 +28,7 @@ from pump.replication.claiming import (
     reinitialise,
 )
 from pump.replication.protocol.chain import Chain, Link, Seen
-from tests.kit.fakes.log_entries import MemoryLogEntries
+from tests.kit.fakes.etcd import MemoryEtcd
 
 OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")
 TWO = Wanted(2, 2)
@@ -40,32 +40,32 @@ def chain(*epochs: int, ids: Mapping[int, int] | None = None) -> Chain:
     return Chain(Link(n, epoch, BEGIN + 10, (ids or {}).get(epoch, 0)) for n, epoch in found)
 
 
-def listed(entry: LogEntry) -> MemoryLogEntries:
-    entries = MemoryLogEntries()
+def listed(entry: LogEntry) -> LogEntries:
+    entries = LogEntries(MemoryEtcd())
     assert entries.swap("pump-1", 0, entry) is not None
     return entries
 
 
-def entry_of(entries: MemoryLogEntries) -> LogEntry:
+def entry_of(entries: LogEntries) -> LogEntry:
     found = entries.read("pump-1")
     assert found is not None
     return found[0]
 
 
-def claimed(entries: MemoryLogEntries, log: Chain, wanted: Wanted = TWO) -> Claimed:
+def claimed(entries: LogEntries, log: Chain, wanted: Wanted = TWO) -> Claimed:
     found = claim(entries, "pump-1", OWN, log, wanted)
     assert found is not None
     return found
 
 
 def test_a_log_with_one_copy_that_was_never_listed_needs_no_entry() -> None:
-    entries = MemoryLogEntries()
+    entries = LogEntries(MemoryEtcd())
     assert claim(entries, "pump-1", OWN, chain(0), Wanted(1, 1)) is None
     assert entries.read("pump-1") is None
 
 
 def test_the_first_start_with_copies_lists_this_disk_alone() -> None:
-    entries = MemoryLogEntries()
+    entries = LogEntries(MemoryEtcd())
     entry, revision = claimed(entries, chain(0, 0)).won
     assert entries.read("pump-1") == (entry, revision)
     assert (entry.epoch, entry.primary, entry.replicas) == (1, OWN, ())
@@ -300,30 +300,30 @@ def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:
 
 def test_a_log_whose_entry_is_gone_stops_with_a_hint() -> None:
     with pytest.raises(NeedsOperator, match="was copied in epoch 3") as raised:
-        claim(MemoryLogEntries(), "pump-1", OWN, chain(0, 3), TWO)
+        claim(LogEntries(MemoryEtcd()), "pump-1", OWN, chain(0, 3), TWO)
     assert raised.value.code is Code.LOG_ENTRY_GONE
 
 
 def test_of_two_that_claim_at_once_one_is_displaced() -> None:
-    class Overtaken(MemoryLogEntries):
+    class Overtaken(LogEntries):
         def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
             if entry.primary == OWN:
                 super().swap(node_id, revision, entry.claimed(THIRD))
             return super().swap(node_id, revision, entry)
 
-    entries = Overtaken()
+    entries = Overtaken(MemoryEtcd())
     entries.swap("pump-1", 0, LogEntry(epoch=6, primary=OTHER, replicas=(OWN, THIRD)))
     with pytest.raises(Fenced, match="pump-3"):
         claim(entries, "pump-1", OWN, chain(6), TWO)
 
 
 def test_a_claim_whose_answer_is_lost_is_won_all_the_same() -> None:
-    class Mute(MemoryLogEntries):
+    class Mute(LogEntries):
         def swap(self, node_id: str, revision: int, entry: LogEntry) -> int | None:
             super().swap(node_id, revision, entry)
             return None
 
-    entries = Mute()
+    entries = Mute(MemoryEtcd())
     entries.swap("pump-1", 0, LogEntry(epoch=6, primary=OWN, replicas=(OTHER,)))
     assert claimed(entries, chain(6)).won[0].epoch == 7
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cluster.log_entry import Copy, LogEntry, Mark
+from penstock.cluster.log_entry import Copy, LogEntries, LogEntry, Mark
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.log.segment import BEGIN
 from pump.replication.claiming import Unseen, refuse_other_history
 from pump.replication.protocol.chain import Chain, Link, Seen, Verdict, foreign, judge, lacks
-from tests.kit.fakes.log_entries import MemoryLogEntries
+from tests.kit.fakes.etcd import MemoryEtcd
 
 OWN, OTHER, THIRD = Copy("pump-1", "d1"), Copy("pump-2", "d2"), Copy("pump-3", "d3")
 ENTRY = LogEntry(epoch=2, primary=OWN, replicas=(OTHER,), ids=(11, 12))
@@ -133,7 +133,7 @@ def test_a_segment_of_an_earlier_epoch_that_holds_nothing_is_no_history() -> Non
 NONE_MISSING = Unseen([], [])
 
 
-def compared(entries: MemoryLogEntries, own: Chain, seen: Seen, missing: Unseen) -> list[str]:
+def compared(entries: LogEntries, own: Chain, seen: Seen, missing: Unseen) -> list[str]:
     """Return what was withdrawn."""
     withdrawn: list[str] = []
     refuse_other_history(
@@ -144,7 +144,7 @@ def compared(entries: MemoryLogEntries, own: Chain, seen: Seen, missing: Unseen)
 
 
 def test_an_operator_is_told_how_each_history_is_continued() -> None:
-    entries = MemoryLogEntries()
+    entries = LogEntries(MemoryEtcd())
     entries.swap("pump-1", 0, ENTRY)
     own = Chain((*AT_2, Link(2, 3, 90, 23)))
     with pytest.raises(NeedsOperator) as refused:
@@ -161,7 +161,7 @@ def test_an_operator_is_told_how_each_history_is_continued() -> None:
 
 
 def test_the_disk_that_has_all_puts_the_entry_right_before_it_claims() -> None:
-    entries = MemoryLogEntries()
+    entries = LogEntries(MemoryEtcd())
     entries.swap("pump-1", 0, ENTRY)
     # Else Drainers, and this Pump with another disk, would take a state from before for its end.
     assert compared(entries, Chain(AT_4), Seen(OTHER, AT_2), NONE_MISSING) == ["pump-1"]
@@ -176,7 +176,7 @@ def test_the_disk_that_has_all_puts_the_entry_right_before_it_claims() -> None:
     cases="1",
 )
 def test_a_pump_that_an_etcd_calls_offline_that_was_put_back_is_waited_for() -> None:
-    entries = MemoryLogEntries()
+    entries = LogEntries(MemoryEtcd())
     entries.swap("pump-1", 0, ENTRY)
     states = {name: NodeState.ONLINE for name in ("pump-1", "pump-2")}
     missing = Unseen.of({**states, "pump-3": NodeState.OFFLINE}, ["pump-1", "pump-2"])
@@ -198,7 +198,7 @@ def test_a_pump_that_an_etcd_calls_offline_that_was_put_back_is_waited_for() -> 
 
 
 def test_an_entry_as_new_as_all_disks_waits_for_no_pump() -> None:
-    entries = MemoryLogEntries()
+    entries = LogEntries(MemoryEtcd())
     entries.swap("pump-1", 0, ENTRY)
     missing = Unseen(["pump-4"], ["pump-3"])
     assert compared(entries, Chain(AT_2), Seen(OTHER, AT_2), missing) == []

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.node_registry import READER, Heartbeats, NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import (
+    READER,
+    Heartbeats,
+    NodeKind,
+    NodeState,
+    NodeStatus,
+    Registry,
+)
 from penstock.cluster.records import LastWord
 from penstock.codes import Code
 from penstock.errors import Retryable
@@ -17,16 +24,16 @@ from penstock.ts import LOGICAL_BITS
 from pump.cluster import membership
 from pump.cluster.identity import Identity
 from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 
 WORD = LastWord(pump="p", up_to_ts=4, open_count=0, made="today")
 
 
-class AwayFor(MemoryRegistry):
+class AwayFor(Registry):
     """A registry that is away for the next puts."""
 
     def __init__(self, puts: int) -> None:
-        super().__init__()
+        super().__init__(MemoryEtcd())
         self.left = puts
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
@@ -52,7 +59,7 @@ class Parts:
         return 7
 
 
-def joined(registry: MemoryRegistry) -> Membership:
+def joined(registry: Registry) -> Membership:
     parts: Any = Parts()
     identity = Identity("p", "h:1", {"zone": "a"})
     made = Membership(registry, parts, parts, identity=identity, score=lambda: 321)
@@ -61,7 +68,7 @@ def joined(registry: MemoryRegistry) -> Membership:
 
 
 def test_score_and_labels_are_published_with_the_status() -> None:
-    registry = MemoryRegistry()
+    registry = Registry(MemoryEtcd())
     asyncio.run(joined(registry).enter(NodeState.PAUSED))
     found = registry.get(NodeKind.PUMP, "p")
     assert found is not None
@@ -88,12 +95,12 @@ def test_an_etcd_that_never_hears_it_leaves_a_log_that_says_what_helps(
 def test_a_pump_withdraws_its_last_word_before_it_takes_anything() -> None:
     seen: list[tuple[NodeState, bool]] = []
 
-    class Seen(MemoryRegistry):
+    class Seen(Registry):
         def put(self, kind: NodeKind, status: NodeStatus) -> None:
             seen.append((status.state, bool(self.last_words())))
             super().put(kind, status)
 
-    registry = Seen()
+    registry = Seen(MemoryEtcd())
     registry.put_last_word(WORD)
     asyncio.run(joined(registry).join())
     assert seen == [(NodeState.PAUSED, False), (NodeState.ONLINE, False)]
@@ -104,7 +111,7 @@ def test_a_pump_enters_from_a_last_word_that_lacks_some_of_its_transactions(
     monkeypatch: pytest.MonkeyPatch, held_ts: int, entered_ts: int
 ) -> None:
     monkeypatch.setattr(Parts, "held_ts", held_ts)
-    registry = MemoryRegistry()
+    registry = Registry(MemoryEtcd())
     registry.put_last_word(WORD)
     asyncio.run(joined(registry).join())
     assert registry.entered() == {"p": entered_ts}
@@ -145,7 +152,7 @@ def test_it_is_always_within_its_bounds(
 
 
 def test_a_pump_that_joins_notifies_every_drainer_and_no_reader() -> None:
-    registry, notified = MemoryRegistry(), list[str]()
+    registry, notified = Registry(MemoryEtcd()), list[str]()
 
     async def notify(drainer: NodeStatus, tls: Tls | None) -> None:
         notified.append(drainer.node_id)
@@ -167,7 +174,7 @@ def test_a_pump_that_joins_notifies_every_drainer_and_no_reader() -> None:
 YEAR = 365 * 24 * 3600 * 1000 << LOGICAL_BITS
 
 
-def listed(registry: MemoryRegistry, update_ts: int = 7, state: str = "online") -> NodeStatus:
+def listed(registry: Registry, update_ts: int = 7, state: str = "online") -> NodeStatus:
     status = NodeStatus(
         node_id="drainer-1", host="d:1", state=NodeState(state), update_ts=update_ts
     )
@@ -177,7 +184,7 @@ def listed(registry: MemoryRegistry, update_ts: int = 7, state: str = "online") 
 
 def test_a_drainer_whose_heartbeat_looks_old_is_notified_all_the_same() -> None:
     # The cluster's clock may have jumped between its heartbeat and our look.
-    registry, notified = MemoryRegistry(), list[str]()
+    registry, notified = Registry(MemoryEtcd()), list[str]()
     listed(registry)
     listed(registry, state="online")
 
@@ -202,7 +209,7 @@ def test_a_drainer_that_is_not_reached_keeps_a_pump_from_joining_while_its_heart
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(membership, "_AGAIN_S", 0)
-    registry, beats, ticks = MemoryRegistry(), iter(range(8, 11)), itertools.count()
+    registry, beats, ticks = Registry(MemoryEtcd()), iter(range(8, 11)), itertools.count()
     listed(registry)
 
     async def notify(drainer: NodeStatus, tls: Tls | None) -> None:
@@ -221,7 +228,7 @@ def test_a_drainer_that_is_not_reached_keeps_a_pump_from_joining_while_its_heart
 def test_a_drainer_that_another_pump_found_silent_is_not_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    registry = MemoryRegistry()
+    registry = Registry(MemoryEtcd())
     registry.put_silent(listed(registry, YEAR))  # However fresh it looks.
 
     async def notify(drainer: NodeStatus, tls: Tls | None) -> None:

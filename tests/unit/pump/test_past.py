@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pump.cluster.identity import Held, begin_run
-from tests.kit.fakes.registry import MemoryRegistry
+from tests.kit.fakes.etcd import MemoryEtcd
 
 
 class Rig:
     """A Pump's entries in etcd, and its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.registry = MemoryRegistry()
+        self.registry = Registry(MemoryEtcd())
         self.folder = folder / "data"
         self.folder.mkdir()
 

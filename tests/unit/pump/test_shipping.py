@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.errors import Retryable
 from penstock.log.segments import Position, Segments, WriteFailed
 from pump.config import PumpConfig
@@ -27,8 +27,8 @@ from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link
 from pump.replication.protocol.messages import Refusal
 from pump.replication.shipping import Deposed, Shipping
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.fakes.files import MemoryFiles
-from tests.kit.fakes.log_entries import MemoryLogEntries
 from tests.kit.wait import eventually
 
 OWN, OTHER = Copy("pump-1", "d1"), Copy("pump-2", "d2")
@@ -39,7 +39,7 @@ class Rig:
 
     def __init__(self, copies_min: int, eligible: tuple[Copy, ...]) -> None:
         self.files = MemoryFiles()
-        self.entries = MemoryLogEntries()
+        self.entries = LogEntries(MemoryEtcd())
         self.segments = Segments.open(Path("/log"), files=self.files, segment_bytes_max=200)
         chain = Chain(Link(*link) for link in self.segments.links())
         if eligible:

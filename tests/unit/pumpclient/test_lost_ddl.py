@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.cluster.history import has_drawn
+from penstock.cluster.history import History, has_drawn
 from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -17,7 +17,7 @@ from pumpclient.ddl import LostDdl
 from pumpclient.delivery.pump_set import Pumps, Selector
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
-from tests.kit.fakes.history import MemoryHistory
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 NOW_MS = 1_764_000_000_000
@@ -44,14 +44,14 @@ def holds(ddl: DdlJob | None = None) -> penstock_pb2.StatusReply:
     return penstock_pb2.StatusReply(newest_ddl=newest)
 
 
-def recorded(*numbers: int) -> MemoryHistory:
-    history = MemoryHistory()
+def recorded(*numbers: int) -> History:
+    history = History(MemoryEtcd())
     for number in numbers:
         history.append(job(number))
     return history
 
 
-def refusal(answers: Answers, history: MemoryHistory) -> NeedsOperator:
+def refusal(answers: Answers, history: History) -> NeedsOperator:
     with pytest.raises(NeedsOperator) as caught:
         LostDdl(lambda: answers, history).refuse()
     assert caught.value.code is Code.DDL_HISTORY
@@ -88,7 +88,7 @@ def test_an_older_ddl_that_was_lost_before_a_newer_one_ran_stops_nobody() -> Non
 
 def test_a_ddl_that_an_operator_gave_up_stops_nobody() -> None:
     history = recorded(1)
-    history.rolled_back.add(job(2).id)
+    history.roll_back(job(2).id)
     LostDdl(lambda: {"pump-1": holds(job(2))}, history).refuse()
 
 
@@ -132,7 +132,7 @@ def test_a_writer_of_rows_is_stopped_before_its_first_transaction_until_it_is_de
     for _ in range(2):
         with pytest.raises(NeedsOperator, match="has DDL job"):
             schemas.confirm(1)
-    history.rolled_back.add(job(2).id)
+    history.roll_back(job(2).id)
     schemas.confirm(1)
     schemas.confirm(1)
     assert len(asked) == 3

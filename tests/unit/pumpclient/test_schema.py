@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.cluster.history import History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pumpclient.schema import Schemas, split_name
-from tests.kit.fakes.history import MemoryHistory
+from tests.kit.fakes.etcd import MemoryEtcd
 from tests.unit.penstock.ddl_session import DdlSession
 
 
@@ -32,8 +33,8 @@ def test_what_names_no_table_is_refused(name: str) -> None:
         split_name(name, None)
 
 
-def recorded(*statements: str) -> MemoryHistory:
-    history = MemoryHistory()
+def recorded(*statements: str) -> History:
+    history = History(MemoryEtcd())
     for job in DdlSession(*statements).history:
         history.append(job)
     return history
