@@ -29,7 +29,6 @@ class Backup:
 
     @classmethod
     def taken(cls, etcd: EtcdServer, to: Path) -> Self:
-        """Take one."""
         return cls(etcd_backup.take(etcd, to), time.monotonic())
 
 

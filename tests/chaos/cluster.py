@@ -110,7 +110,6 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End everything that runs."""
         self.stop()
 
     def _start_servers(self) -> None:
@@ -173,7 +172,6 @@ class Cluster:
         return mounted(*mounts)
 
     def found(self) -> None:
-        """Create the tables and the bank's money upstream."""
         command = self._command(FOUNDER)
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=FOUND_S_MAX
@@ -300,7 +298,6 @@ class Cluster:
         return {name: path for name, path in logs.items() if path.exists()}
 
     def stop(self) -> None:
-        """End all processes in order, then what they stood on."""
         self.over.set()
         for name in (*WRITERS, *DRAINERS, *PUMPS, MARIADB, ETCD):
             if name in self.processes:

@@ -89,7 +89,6 @@ class History:
     ddl: dict[str, Ddl] = field(default_factory=dict)
 
     def note(self, line: str) -> None:
-        """Add one line of a journal."""
         said: dict[str, Any] = json.loads(line)
         if isinstance(said.get("begin"), str):
             query: str = said["begin"]
@@ -108,7 +107,6 @@ class History:
             self.transactions[_place(said["end"])].outcome = Outcome(said["outcome"])
 
     def count(self, outcome: Outcome) -> int:
-        """How many transactions have this outcome."""
         return sum(each.outcome is outcome for each in self.transactions.values())
 
 
@@ -137,7 +135,6 @@ def changes_json(changes: Iterable[Change]) -> list[Any]:
 
 
 def page(number: int) -> Row:
-    """Return a row of the table of large rows."""
     text = f"page {number} "
     return {"id": number, "body": (text * (PAGE_BYTES // len(text) + 1))[:PAGE_BYTES]}
 
@@ -173,7 +170,6 @@ def _read(query: str) -> tuple[re.Match[str], str]:
 
 
 def table_of(query: str) -> str:
-    """Return the table of a DDL of ours."""
     return _read(query)[0]["table"]
 
 
@@ -197,7 +193,6 @@ class Tables:
         self.problems: list[str] = []
 
     def apply(self, transaction: Transaction) -> None:
-        """Apply all changes of a transaction."""
         for change in transaction.changes:
             if change.before is not None:
                 self._count(change.table, change.before, -1)
@@ -221,7 +216,6 @@ class Tables:
             self.total += by * int(row["balance"])
 
     def alter(self, query: str) -> None:
-        """Apply a DDL of ours."""
         found, effect = _read(query)
         table = found["table"]
         if effect == "add":

@@ -46,7 +46,6 @@ class Final:
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def entries(self) -> Counter[Place]:
-        """Return which transactions are there, how often."""
         return Counter((row["owner"], row["number"]) for row in self.rows.get(ENTRIES, []))
 
 

@@ -61,7 +61,6 @@ class Machine(ServerProcess):
         return found
 
     def kill(self) -> None:
-        """Kill all that runs here."""
         with self.lock:
             super().kill()
             self._end_guests()
@@ -92,7 +91,6 @@ class Machine(ServerProcess):
                     guest.suspend()
 
     def thaw(self) -> None:
-        """Let everything run on."""
         with self.lock:
             for guest in self.guests():
                 with suppress(psutil.Error):

@@ -104,7 +104,6 @@ class Fault:
 
     @property
     def until_s(self) -> float:
-        """When it is over."""
         return self.at_s + self.lasts_s
 
     @property
@@ -119,12 +118,10 @@ class Fault:
 
     @property
     def client(self) -> str:
-        """Whose connections a fault of a link concerns."""
         return self.target.partition(">")[0]
 
     @property
     def server(self) -> str:
-        """To whom these connections lead."""
         return self.target.partition(">")[2]
 
     def __str__(self) -> str:

@@ -90,7 +90,6 @@ def longest_stall(result: Result) -> tuple[float, list[str]]:
 
 
 def table(result: Result, seed: int, length_s: float) -> str:
-    """Return the table that ends a run."""
     made = Counter(_name(each) for each in result.happenings if not each.left_out)
     missed = Counter(each.left_out for each in result.happenings if each.left_out)
     history = result.history

@@ -73,7 +73,6 @@ class _Journals:
         self.last_ts = 0
 
     def look(self) -> None:
-        """Count."""
         for at, path in enumerate(self._paths):
             if not path.exists():
                 continue
@@ -97,7 +96,6 @@ class _Journals:
             )
 
     def whole(self) -> History:
-        """Return all that they say."""
 
         def lines() -> Iterator[str]:
             for path in self._paths:
@@ -127,7 +125,6 @@ class Run:
         self.result = Result()
 
     def run(self) -> Result:
-        """Return what it came to, with the problems that were found."""
         result = self.result
         try:
             is_whole = self._lived()
@@ -400,7 +397,6 @@ class Run:
         return until(history, [*self._reader.snapshots, last], final)
 
     def _judged(self) -> list[str]:
-        """Return what the judge says of all."""
         self._time_ddl()
         final = final_tables(self._cluster.mariadb)
         return judge(self.result.history, self._reader.snapshots, final)
@@ -418,12 +414,10 @@ class Run:
 
 
 def _where(error: BaseException) -> list[str]:
-    """Return through which functions of ours an error came."""
     frames = extract_tb(error.__traceback__)
     return [frame.name for frame in frames if "/tests/" in frame.filename]
 
 
 def say(text: str) -> None:
-    """Show one line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -71,13 +71,11 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, **said: Any) -> None:
-        """Append a line."""
         line = json.dumps({"at": round(time.time(), 3), **said}, ensure_ascii=False) + "\n"
         os.write(self._file, line.encode())
 
 
 def outcome_of(attempt: Callable[[], object]) -> Outcome:
-    """Run what writes, and return what is known of it in the end."""
     try:
         attempt()
     except OutcomeUnknown as doubt:
@@ -220,7 +218,6 @@ class Writing:
 
 
 def _transfer(owner: Owner, dice: random.Random) -> list[Change]:
-    """Move money from an account to one of another table."""
     one, other = dice.sample(ACCOUNTS, 2)
     amount = dice.randint(1, 500)
     changes = []

@@ -28,7 +28,6 @@ SEGMENT_BYTES_MAX = 60_000
 
 @pytest.fixture
 def small(pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer) -> Trio:
-    """Three Pumps with copies, whose logs have many segments."""
     return Trio(
         pump_factory,
         etcd_server.url,
@@ -64,7 +63,6 @@ class World:
         self.expected = [self.pulled(pump) for pump in self.trio.pumps]
 
     def pulled(self, pump: PumpProcess) -> list[Binlog]:
-        """Return all that a Pump streams."""
         return streamed(pump, self.cluster_id, self.until_ts)
 
     def until_served_elsewhere(self, pump: PumpProcess) -> None:
@@ -88,12 +86,10 @@ def world(small: Trio, etcd: Any, etcd_server: EtcdServer) -> World:
 
 
 def busiest(trio: Trio) -> PumpProcess:
-    """Return the Pump with the most segments."""
     return max(trio.pumps, key=lambda pump: len(sealed(pump.data_dir / "log")))
 
 
 def sealed(folder: Path) -> list[Path]:
-    """Return the sealed segments with frames."""
     found = sorted(folder.glob("*.seg"))[:-1]
     return [path for path in found if path.stat().st_size > BEGIN]
 
@@ -108,7 +104,6 @@ def flip(path: Path, chance: random.Random, times: int = 3) -> None:
 
 
 def copy_of(trio: Trio, pump: PumpProcess) -> Path:
-    """Return the folder of the copy of a log."""
     holder = trio.holder(pump)
     assert holder is not None
     return holder.data_dir / "copies" / pump.node_id / "log"

@@ -214,12 +214,10 @@ def test_killed_connections_and_deadlocks_change_nothing_that_anybody_reads(
 
 
 def run(bank: Bank, way: Way) -> None:
-    """Let a Drainer run to the ledger's end."""
     LocalDrainer(bank, replace(way, pause_s=0.0)).ended()
 
 
 def large_ts(bank: Bank) -> list[int]:
-    """Return the commit_ts of the transactions with long notes."""
     return [ts for ts, data in bank.binlogs if len(data) > 20_000]
 
 

@@ -87,19 +87,16 @@ class Site:
         self._client, self._url, self._path = client, url, path
 
     def ddl(self, sql: str) -> int:
-        """Run a DDL upstream and return its commit_ts."""
         (commit_ts,) = self._client.execute_ddl(sql)
         return commit_ts
 
     def add(self, table: str, **row: Any) -> int:
-        """Insert a row upstream and return its commit_ts."""
         with self._client.begin("shop") as txn:
             txn.insert(table, row)
         assert txn.commit_ts is not None
         return txn.commit_ts
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """Return a table's rows downstream."""
         with closing(sqlite3.connect(self._path)) as connection:
             return connection.execute(f'SELECT * FROM "shop.{table}" ORDER BY id').fetchall()
 
@@ -111,7 +108,6 @@ class Site:
         return {row["id"]: dict(row) for row in found}
 
     def by_hand(self, *statements: str) -> None:
-        """Change the downstream."""
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
             for sql in statements:
                 connection.execute(sql)

@@ -114,7 +114,6 @@ def _size(path: Path) -> int:
 
 
 def _forget_peak(drainer: DrainerProcess) -> None:
-    """Let the kernel count the highest resident size from here on."""
     Path(f"/proc/{drainer.pid}/clear_refs").write_text("5", encoding="ascii")
 
 

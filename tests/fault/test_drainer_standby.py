@@ -193,12 +193,10 @@ class Overriding:
         self.created_ts = self.ddl("CREATE TABLE shop.parts (id INT PRIMARY KEY)")
 
     def ddl(self, sql: str) -> int:
-        """Run a DDL upstream and return its commit_ts."""
         (commit_ts,) = self._client.execute_ddl(sql)
         return commit_ts
 
     def insert(self, **row: int) -> int:
-        """Insert a row upstream and return its commit_ts."""
         with self._client.begin("shop") as txn:
             txn.insert("parts", row)
         assert txn.commit_ts is not None
@@ -213,12 +211,10 @@ class Overriding:
         return json.loads(self._capsys.readouterr().out)
 
     def by_hand(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement downstream."""
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
             return connection.execute(sql).fetchall()
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows downstream."""
         return self.by_hand('SELECT * FROM "shop.parts" ORDER BY id')
 
 

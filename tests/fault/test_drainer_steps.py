@@ -97,7 +97,6 @@ class Downstream:
             check(self.bank, self.read())
 
     def settled(self) -> None:
-        """Assert that the downstream has the whole ledger."""
         assert check(self.bank, self.read()) == self.bank.last_ts
 
 
@@ -110,7 +109,6 @@ def downstream(
 
 
 def steps_of(drainers: ForkedDrainers, name: str, *, mysql: bool) -> list[str]:
-    """Return the steps that a way has."""
     there = {name, "mysql" if mysql else "sqlite"}
     return sorted(s for s in drainers.steps if ELSEWHERE.get(s, name) in there)
 

@@ -49,7 +49,6 @@ UNKNOWN = "/penstock.testing.Front/Unknown"
 
 
 def unfinished(peer: RawPeer, path: str) -> int:
-    """Begin a call and send half of its message."""
     stream_id = peer.open(path)
     peer.send_frame(frames.DATA, 0, stream_id, message(BODY)[: len(BODY) // 2])
     return stream_id
@@ -92,14 +91,12 @@ def cut_within_a_message(peer: RawPeer) -> None:
 
 
 def breaks_a_rule(peer: RawPeer) -> None:
-    """A fault of the whole connection, with a call under way."""
     unfinished(peer, UPLOAD)
     peer.send_frame(frames.DATA, 0, 0, b"x")
     peer.until_closed()
 
 
 def reads_nothing(peer: RawPeer) -> None:
-    """A download into windows of which none is given back."""
     wanted = interop_service.MESSAGES["StreamingOutputCallRequest"]()
     for _ in range(20):
         wanted.response_parameters.add(size=10_000)
@@ -178,7 +175,6 @@ def no_collector() -> Iterator[None]:
 
 
 def objects() -> Counter[str]:
-    """Count what our modules and those of TLS have made."""
     modules = ("penstock.http2.", "penstock.node.", "asyncio.sslproto", "asyncio.streams", "ssl")
     kinds = (type(each) for each in gc.get_objects())
     names = (f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
@@ -186,7 +182,6 @@ def objects() -> Counter[str]:
 
 
 def secured(pair: Pair) -> Security:
-    """Return a node's settings with this certificate."""
     files = {"ssl_ca": pair.ca, "ssl_cert": pair.cert, "ssl_key": pair.key}
     settings: dict[str, Any] = {name: str(path) for name, path in files.items()}
     return Security(SecurityConfig(**settings))

@@ -65,7 +65,6 @@ def url_of(
 
 
 def stored_ts(url: str) -> int:
-    """Return the commit_ts of the checkpoint in Kafka."""
     with closing(open_event_sink(url, cluster_id=CLUSTER, retry_s_max=60)) as sink:
         found = sink.load_checkpoint()
     return 0 if found is None else found.commit_ts
@@ -107,7 +106,6 @@ class Ledger:
     def __init__(
         self, server: KafkaServer, prefix: str, folder: Path, *, seed: int = LEDGER["seed"]
     ) -> None:
-        """The seed also says which partition a message goes to."""
         self.server, self.prefix = server, prefix
         self.made_of = LEDGER | {"seed": seed}
         self.bank = Bank(**self.made_of)

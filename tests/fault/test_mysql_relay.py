@@ -38,7 +38,6 @@ def source(shared: BinlogServer) -> BinlogServer:
 
 
 def bulk(server: BinlogServer, rows: int, first: int, value_bytes: int) -> None:
-    """Commit one transaction of many rows."""
     server.run(
         f"INSERT INTO shop.t SELECT seq + {first}, REPEAT('x', {value_bytes})"
         f" FROM shop.seq_1_to_{rows}"

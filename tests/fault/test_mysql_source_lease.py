@@ -58,7 +58,6 @@ def revoke(etcd: Any, lease: int) -> None:
 
 
 def lose(etcd: Any, store: SourceStore) -> None:
-    """Let a store lose its lease."""
     revoke(etcd, owner(etcd))
     eventually(store.is_lost)
 

@@ -323,7 +323,6 @@ class RealNodes:
     def step(
         self, chance: random.Random, capsys: pytest.CaptureFixture[str], acts: Sequence[str]
     ) -> None:
-        """Do one thing, of which none gives anything up."""
         act = chance.choice(acts)
         pump, drainer = chance.choice(self._pumps), chance.choice(self._drainers)
         node: PumpProcess | DrainerProcess = drainer if act.endswith(" a Drainer") else pump

@@ -90,7 +90,6 @@ class Overriding:
     # --- what stops a Drainer ------------------------------------------------------------------
 
     def make_trouble(self) -> None:
-        """Let the upstream do what the Drainer cannot follow."""
         kind, number = self._random.choice(("column", "table", "partition")), len(self._troubles)
         if kind == "column":
             name = f"c{number}"
@@ -166,7 +165,6 @@ class Overriding:
         trouble.is_left_out = verb in ("skip", "other")
 
     def take_back(self) -> None:
-        """Take a decision back that left something out."""
         found = [each for each in self._troubles.values() if each.is_left_out]
         if not found:
             return

@@ -81,7 +81,6 @@ class RealSource:
     # --- what goes wrong, and what is done about it --------------------------------------------
 
     def trouble(self, chance: random.Random) -> None:
-        """Do something on the server that may be hard to follow."""
         act, name = chance.choice(("minimal", "minimal", "hidden", "swap", "rotate")), _any(chance)
         self.typed.append(f"{act} {name}")
         if act == "minimal":

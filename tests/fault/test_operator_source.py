@@ -49,7 +49,6 @@ class Aim:
 
     @property
     def other(self) -> str:
-        """Another table."""
         return TABLES[(TABLES.index(self.table) + 1 + self.number % 2) % 3]
 
     @property
@@ -60,7 +59,6 @@ class Aim:
 
     @property
     def failed(self) -> Logged | None:
-        """The statement that the source has failed at."""
         unit = self.world.unit
         place = "" if unit is None else unit.counters.statement_place
         found = [each for each in self.world.server.log if place_text(each.end) == place]
@@ -234,7 +232,6 @@ SEQUENCES = st.lists(
 
 @contextmanager
 def following(folder: Path) -> Iterator[World]:
-    """Run a source of a server with three tables."""
     world = World(folder)
     with twins(world):
         try:

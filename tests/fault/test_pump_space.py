@@ -42,7 +42,6 @@ def pulled(session: PumpSession, until_ts: int) -> list[int]:
 
 
 def write_until_refused(session: PumpSession) -> list[int]:
-    """Return the commit_ts of all transactions that were taken."""
     taken: list[int] = []
     while True:
         prewrite = session.prewrite(ROWS)

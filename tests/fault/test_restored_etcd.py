@@ -34,7 +34,6 @@ pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
 
 @pytest.fixture
 def client(fresh_etcd: EtcdServer) -> Iterator[Any]:
-    """A client of an etcd of the test's own."""
     found = connect(fresh_etcd.url)
     # While it lacks everything, no Pump has nothing to hand over, and none ends.
     waited_for = NodeStatus(node_id="drainer-1", host="127.0.0.1:1", state=NodeState.PAUSED)
@@ -118,7 +117,6 @@ def begun_again_and_put_back(trio: Trio, client: Any, backup: Backup) -> Binlog:
 
 
 def commits(client: Any, address: str, pump: PumpProcess) -> list[int]:
-    """Return the commit_ts of all that a Pump streams up to now."""
     there = PumpProcess(pump.data_dir, pump.node_id, {})
     there.addr = address
     opened = PumpSession(client, there)

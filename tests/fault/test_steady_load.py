@@ -122,7 +122,6 @@ class Upstream(threading.Thread):
 
 @contextmanager
 def followed_server(folder: Path, etcd_url: str) -> Iterator[SourceProcess]:
-    """Let a source follow a server that is written to."""
     with binlog_server(folder / "server", 1, "--binlog-row-metadata=FULL") as server:
         upstream, source = Upstream(server), SourceProcess(folder / "source", etcd_url, server)
         upstream.start()

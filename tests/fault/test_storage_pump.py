@@ -88,7 +88,6 @@ def load(etcd: Any) -> Iterator[Load]:
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """Let the processes that start meanwhile see these variables."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in values.items():
             patch.setenv(name, value)

@@ -32,7 +32,6 @@ def is_mariadb(server: SqlServer) -> bool:
 
 
 def collations(server: SqlServer) -> list[tuple[str, str, int]]:
-    """Return name, charset and id of all collations."""
     if is_mariadb(server):
         table, name = "COLLATION_CHARACTER_SET_APPLICABILITY", "full_collation_name"
     else:

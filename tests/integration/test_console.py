@@ -34,7 +34,6 @@ class Shop:
         client.execute_ddl("CREATE TABLE shop.orders (id INT PRIMARY KEY, what TEXT)")
 
     def sell(self, transactions: int = 20) -> None:
-        """Write some rows, over both Pumps."""
         for _ in range(transactions):
             with self.client.begin("shop") as txn:
                 txn.insert("orders", {"id": next(self._ids), "what": "a bolt"})

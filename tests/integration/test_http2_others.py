@@ -52,7 +52,6 @@ ECHO, ECHO_BIN = "x-grpc-test-echo-initial", "x-grpc-test-echo-trailing-bin"
 def credentials(
     request: pytest.FixtureRequest, tls_front: tuple[FrontProcess, Pair]
 ) -> tuple[str, grpc.ChannelCredentials | None]:
-    """The server's address, and what a channel to it needs."""
     front, pair = tls_front
     if request.param == "plain":
         return front.address, None

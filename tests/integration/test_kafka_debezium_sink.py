@@ -177,7 +177,6 @@ def test_what_the_sink_cannot_take_stops_it(
 
 
 def bring(url: str, name: str, columns: str, row: tuple[Any, ...]) -> None:
-    """Bring one row of a table into Kafka."""
     catalog, ids = Catalog(), itertools.count(1)
     for each in ("CREATE DATABASE shop", f"CREATE TABLE `{name}` ({columns})"):
         for job in plan_ddl(each, "shop", catalog, lambda: next(ids)):

@@ -140,7 +140,6 @@ def check_rows(parts: Iterator[bytes], start_ts: int, table: TableInfo, count: i
 
 
 def cpu_s(pump: PumpProcess) -> float:
-    """Return how much CPU time a Pump has used."""
     times = psutil.Process(pump.pid).cpu_times()
     return float(times.user + times.system)
 

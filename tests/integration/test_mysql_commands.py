@@ -32,7 +32,6 @@ def as_process(*words: str) -> tuple[int, str]:
 
 @pytest.fixture
 def mysql_source(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process, which is sooner."""
 
     def run(*words: str) -> tuple[int, str]:
         capsys.readouterr()

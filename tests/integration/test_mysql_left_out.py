@@ -29,7 +29,6 @@ def fresh(server: AnyBinlogServer) -> AnyBinlogServer:
 
 
 def with_vectors() -> list[Any]:
-    """Return the servers that have the type VECTOR."""
     return [each for each in on_servers(MYSQL) if each.values[0] != MARIADB]
 
 

@@ -41,7 +41,6 @@ class Pair:
         self.drainer.wait_until(txn.commit_ts or 0)
 
     def sums(self, server: SqlServer) -> dict[str, object]:
-        """Return the checksums of all tables."""
         return {n: server.query(f"CHECKSUM TABLE shop.`{n}` EXTENDED")[0][1] for n in NAMES}
 
 

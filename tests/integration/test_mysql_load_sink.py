@@ -53,7 +53,6 @@ def is_filling(target: SqlServer, state: Path, number: int) -> bool:
 
 
 def holder(target: SqlServer, lock: str) -> int | None:
-    """Return the number of the session that has a lock."""
     found = target.query(f"SELECT IS_USED_LOCK('{lock}')")[0][0]
     return None if found is None else int(found)
 

@@ -64,7 +64,6 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
 def replica(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, mariadb: MariadbServer, tmp_path: Path
 ) -> Replica:
-    """The third server, fed from one Pump."""
     pumps = [pump_factory(etcd_server.url)]
     return Replica(etcd, etcd_server.url, pumps, mariadb, tmp_path / "drainer")
 

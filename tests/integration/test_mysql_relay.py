@@ -31,7 +31,6 @@ from tests.kit.wait import eventually
 
 
 def only(kind: str) -> pytest.MarkDecorator:
-    """Run a test on one kind of server."""
     params = [each for each in on_servers(kind) if each.values[0] == kind]
     return pytest.mark.parametrize("shared", params, indirect=True)
 
@@ -41,7 +40,6 @@ shared = module_server(on_servers(MARIADB), ())
 
 @pytest.fixture
 def source(shared: AnyBinlogServer) -> AnyBinlogServer:
-    """The server with one table and one file."""
     shared.run("SET GLOBAL binlog_checksum = CRC32", "DROP DATABASE IF EXISTS shop")
     shared.reset_binlog()
     make_table(shared)

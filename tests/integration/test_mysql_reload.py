@@ -56,7 +56,6 @@ def is_whole(source: SourceProcess) -> bool:
 
 @contextmanager
 def writing(server: AnyBinlogServer) -> Iterator[None]:
-    """Change both tables all the time, in transactions of both."""
     stopped = threading.Event()
 
     def write() -> None:

@@ -130,7 +130,6 @@ def test_two_mysql_servers_are_compared_by_checksums(
 
 
 def checksum(server: SqlServer, table: str) -> tuple[object, ...]:
-    """Return what a server computes over a whole table."""
     side = MysqlSide(ServerAddress(server.host, server.port, server.user, server.password))
     try:
         found = SourceTable("shop", table, "InnoDB", 0, ("id",), ("int",))

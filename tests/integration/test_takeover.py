@@ -336,7 +336,6 @@ _STANDS_IN = (
 
 @contextmanager
 def standing_in(folder: Path, lease: int, *arguments: str) -> Iterator[tuple[Popen[str], Process]]:
-    """A process with a stand-in, and the stand-in."""
     command = [sys.executable, "-c", _STANDS_IN, str(folder), str(lease), *arguments]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True) as parent:
         assert parent.stdout is not None

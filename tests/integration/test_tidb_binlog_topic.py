@@ -48,7 +48,6 @@ class Topic:
         return point.commit_ts
 
     def read(self, **options: object) -> list[dict[str, Any]]:
-        """Return what TiDB's reader returns."""
         asked = [f"-{name}={value}" for name, value in options.items()]
         done = subprocess.run(
             [

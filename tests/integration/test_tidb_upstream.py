@@ -76,7 +76,6 @@ class Tidb:
         return commit_ts
 
     def transaction(self) -> int:
-        """Commit a whole transaction, and return its commit_ts."""
         start_ts = self.prewrite(key=_LAST_KEY)
         commit_ts = self.cluster.next_ts()
         self.write(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts))
@@ -93,7 +92,6 @@ class Tidb:
         return [(b.start_ts, b.commit_ts) for b in found[:-1] if b.commit_ts > self.began_ts]
 
     def resolved(self) -> int:
-        """Return how many outcomes the Pump has found out."""
         return int(self.pump.status().details["transactions_resolved"])
 
     def asked(self) -> float:

@@ -39,7 +39,6 @@ def cluster() -> Iterator[TidbCluster]:
 
 
 def begun(cluster: TidbCluster, fate: Fate | None = None, key: bytes = KEY) -> int:
-    """Begin a transaction, and return its start_ts."""
     start_ts = cluster.next_ts()
     if fate is not None:
         cluster.fates[key, start_ts] = fate

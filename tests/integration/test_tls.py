@@ -37,7 +37,6 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def ask(pump: NodeProcess, tls: Tls | None) -> str:
-    """Return the Pump's state on a connection of its own."""
     with open_channel(pump.addr, tls, _LOCAL) as channel:
         return state(channel)
 
@@ -90,7 +89,6 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
 def mutual(
     etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
 ) -> PumpProcess:
-    """A Pump that wants to see certificates of two names."""
     pump: PumpProcess = pump_factory(etcd_server.url, **authority.issue("node").settings, **_NAMES)
     return pump
 

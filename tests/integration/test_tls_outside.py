@@ -38,7 +38,6 @@ Factory = Callable[..., PumpProcess]
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Authority:
-    """The authority of those who run etcd and PD."""
     folder = tmp_path / "outside"
     folder.mkdir()
     return Authority(folder)
@@ -250,7 +249,6 @@ def test_pages_that_leave_the_machine_are_served_over_tls_with_certificates_read
 
 
 def served(port: int, pair: Pair) -> bytes:
-    """Return the certificate that is shown."""
     context = trusting(pair.ca)
     context.load_cert_chain(pair.cert, pair.key)
     with (

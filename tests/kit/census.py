@@ -68,7 +68,6 @@ def patterns(texts: Sequence[str]) -> dict[str, float]:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Yield the docstrings and comments of a module."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             yield str(node.value.value)

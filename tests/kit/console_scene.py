@@ -104,7 +104,6 @@ def _scene(home: Path, folder: Path, seconds: float) -> None:
 
 
 def main() -> int:
-    """Take the pictures."""
     parser = argparse.ArgumentParser(prog="tests.kit.console_scene", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long it is written to")

@@ -97,6 +97,5 @@ def run_in_virtual_time(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def pass_time(seconds: float) -> None:
-    """Let virtual time pass, and whatever is due in it happen."""
     assert isinstance(asyncio.get_running_loop(), _Loop), "not in virtual time"
     await asyncio.sleep(seconds)

@@ -134,7 +134,6 @@ class Upstream:
     source: TidbJobs
 
     def page(self, path: str) -> Any:
-        """Return what the TiDB's status port says."""
         url = f"http://127.0.0.1:{self.tidb.status_port}{path}"
         with urllib.request.urlopen(url, timeout=60) as answer:
             return json.load(answer)

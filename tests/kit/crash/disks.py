@@ -52,7 +52,6 @@ class Volume:
         (self.path / _FILLER).unlink(missing_ok=True)
 
     def resize(self, size_bytes: int) -> None:
-        """Grow it, with everything in it."""
         _run("mount", "-o", f"remount,size={size_bytes}", str(self.path))
 
 

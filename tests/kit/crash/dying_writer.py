@@ -26,7 +26,6 @@ def _die(*_: Any, **__: Any) -> None:
 
 
 def main() -> None:
-    """Place the order and die of it."""
     moment, database, etcd_urls, number = sys.argv[1:]
     if moment == BEFORE_THE_ROW:
         outbox.put = _die

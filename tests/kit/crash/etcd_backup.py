@@ -17,7 +17,6 @@ _MEMBER = ("--name", "--initial-cluster=", "--initial-advertise-peer")
 
 
 def take(server: EtcdServer, to: Path) -> Path:
-    """Write what etcd has now to a file."""
     with to.open("wb") as file, closing(connect(server.url)) as etcd:
         etcd.snapshot(file)
     return to

@@ -50,7 +50,6 @@ class RecordedFiles(MemoryFiles):
         super().check(call, path)
 
     def note(self, call: str) -> None:
-        """Remember this moment."""
         self.moments.append(
             Moment(call, _written(self.durable_names), _written(self.nodes), self._mark(call))
         )
@@ -120,7 +119,6 @@ def _built(file: Written, keep: Keep) -> bytes:
 
 
 def disk_of(state: Disk) -> MemoryFiles:
-    """Return a file system that holds just this."""
     files = MemoryFiles()
     for path, data in state.items():
         node = files.nodes[path] = files.durable_names[path] = Node()

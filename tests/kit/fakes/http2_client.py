@@ -186,7 +186,6 @@ class Http2Client:
         return {str(name): str(value) for name, value in self._decoder.decode(frame.payload)}
 
     def goaway(self) -> frames.ErrorCode | None:
-        """Return why the server has ended the connection."""
         for frame in self.take():
             if frame.kind == frames.GOAWAY:
                 return frames.ErrorCode(int.from_bytes(frame.payload[4:8], "big"))
@@ -194,7 +193,6 @@ class Http2Client:
 
 
 def data(stream_id: int, message: bytes, *, flags: int = END_STREAM) -> bytes:
-    """Return a DATA frame with one message."""
     return frames.frame(frames.DATA, flags, stream_id, prefixed(message))
 
 
@@ -204,7 +202,6 @@ def prefixed(message: bytes) -> bytes:
 
 
 def answer(client: Http2Client, reply: Reply | None = None) -> None:
-    """Answer all calls on the fast path."""
     for _, call in client.fast:
         call.answer(reply or Reply(b"done"))
     client.fast.clear()

@@ -60,7 +60,6 @@ class Tasks:
     """In the place of the dispatcher: units are answered here."""
 
     async def run(self, units: list[bytes]) -> list[bytes]:
-        """Answer all units, and take them over."""
         taken = list(units)
         units.clear()
         return [await asyncio.to_thread(answer, unit) for unit in taken]
@@ -97,7 +96,6 @@ class BankStream:
         return {}
 
     async def fetch_job(self, step: DdlStep) -> DdlJob:
-        """Return a DDL's job."""
         return self._jobs[step.job_id]
 
 

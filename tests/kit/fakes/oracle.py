@@ -62,7 +62,6 @@ class OracleNode:
         self._run(self._start(etcd))
 
     def stop(self) -> None:
-        """Stand down in good order."""
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

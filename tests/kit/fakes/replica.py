@@ -61,14 +61,11 @@ class Replica:
         )
 
     def rows(self, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
-        """Return a table's rows in order."""
         found = self.server.query(f"SELECT {columns} FROM {table}")
         return sorted((tuple(row) for row in found), key=repr)
 
     def columns(self, table: str) -> list[str]:
-        """Return a table's columns."""
         return [str(row[0]) for row in self.server.query(f"SHOW COLUMNS FROM {table}")]
 
     def tables(self, schema: str) -> set[str]:
-        """Return the tables of a schema."""
         return {str(row[0]) for row in self.server.query(f"SHOW TABLES FROM {schema}")}

@@ -27,7 +27,6 @@ REPLICAS = ("server_id",)
 
 
 def error(code: int, message: str, state: str = "HY000") -> bytes:
-    """Return an error packet."""
     return b"\xff" + struct.pack("<H", code) + f"#{state}{message}".encode()
 
 
@@ -131,7 +130,6 @@ class ScriptedMysql:
 
 
 def event_packet(event: bytes) -> bytes:
-    """Return the packet of an event."""
     return b"\0" + event
 
 

@@ -77,7 +77,6 @@ class TidbCluster:
 
     @property
     def url(self) -> str:
-        """What is written into pd-address."""
         return ",".join(pd.url for pd in self.pd_servers)
 
     def __enter__(self) -> Self:
@@ -97,7 +96,6 @@ class TidbCluster:
             return self._last_ts
 
     def region_of(self, encoded: bytes) -> metapb_pb2.Region:
-        """Return the region that holds a memcomparable key."""
         with self.lock:
             for region in self.regions.values():
                 if region.start_key <= encoded and (not region.end_key or encoded < region.end_key):
@@ -141,7 +139,6 @@ class _Server:
         self.bind()
 
     def add_to(self, server: Any) -> None:
-        """Register the service."""
         raise NotImplementedError
 
     def bind(self, port: int = 0) -> None:
@@ -161,7 +158,6 @@ class _Server:
         self.address = f"127.0.0.1:{self._server.add_secure_port(address, credentials)}"
 
     def start(self) -> None:
-        """Begin to answer."""
         self._server.start()
 
     def stop(self) -> None:

@@ -66,14 +66,12 @@ def read(data: bytes) -> Iterator[Entry]:
 
 
 def entry_of(binlog: Any) -> Entry:
-    """Return what a message says."""
     if binlog.tp == pb.DDL:
         return Entry(binlog.commit_ts, binlog.ddl_query.decode(), [])
     return Entry(binlog.commit_ts, "", [change_of(event) for event in binlog.dml_data.events])
 
 
 def change_of(event: Any) -> Change:
-    """Return one row change."""
     columns = [pb.Column.FromString(each) for each in event.row]
     value = {each.name: _plain(each, each.value) for each in columns}
     table = f"{event.schema_name}.{event.table_name}"
@@ -91,7 +89,6 @@ def _plain(column: Any, data: bytes) -> Any:
 
 
 def datum(data: bytes) -> Any:
-    """Return the value in a datum of these files."""
     if data == b"\0":
         return None
     readers = {

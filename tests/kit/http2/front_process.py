@@ -74,7 +74,6 @@ class FrontProcess(ServerProcess):
         return self
 
     def log_text(self) -> str:
-        """Return all that it has logged."""
         return self.log.read_text(errors="replace")
 
     @property
@@ -87,11 +86,9 @@ class FrontProcess(ServerProcess):
         return RawPeer("127.0.0.1", self.port, **options)
 
     def memory_bytes(self) -> int:
-        """Return its resident memory."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     def cpu_s(self) -> float:
-        """Return the processor time that it has taken."""
         times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 

@@ -47,7 +47,6 @@ class Answer:
 
     @property
     def messages(self) -> list[bytes]:
-        """The gRPC messages in the data."""
         found, at = [], 0
         while at < len(self.data):
             _, size = frames.MESSAGE_HEAD.unpack_from(self.data, at)
@@ -63,12 +62,10 @@ class Answer:
 
     @property
     def http_status(self) -> str:
-        """HTTP's status."""
         return dict(self.headers)[":status"]
 
     @property
     def text(self) -> str:
-        """gRPC's text of the status."""
         return dict(self.headers).get("grpc-message", "")
 
 
@@ -76,7 +73,6 @@ Fields = Sequence[tuple[str, str]]
 
 
 def request(path: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return the header fields of a gRPC request, and more."""
     return [
         (":method", "POST"),
         (":scheme", "http"),
@@ -89,7 +85,6 @@ def request(path: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 def message(data: bytes) -> bytes:
-    """Return a gRPC message with its prefix."""
     return frames.MESSAGE_HEAD.pack(0, len(data)) + data
 
 
@@ -128,7 +123,6 @@ class RawPeer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
         self.socket.close()
 
     # What is sent.
@@ -138,7 +132,6 @@ class RawPeer:
         self.socket.sendall(data)
 
     def send_frame(self, kind: int, flags: int, stream_id: int, payload: bytes = b"") -> None:
-        """Send a whole frame."""
         self.send(frames.frame(kind, flags, stream_id, payload))
 
     def block(self, fields: Fields) -> bytes:
@@ -154,19 +147,16 @@ class RawPeer:
         return hpack.Encoder().encode(literal, huffman=False)
 
     def next_id(self) -> int:
-        """Return the id of a new stream."""
         self._next_id += 2
         return self._next_id - 2
 
     def open(self, path: str, *more: tuple[str, str], ends: bool = False) -> int:
-        """Begin a call and return its stream's id."""
         stream_id = self.next_id()
         flags = frames.END_HEADERS | (frames.END_STREAM if ends else 0)
         self.send_frame(frames.HEADERS, flags, stream_id, self.block(request(path, *more)))
         return stream_id
 
     def send_message(self, stream_id: int, data: bytes, *, ends: bool = True) -> None:
-        """Send a message in one frame."""
         flags = frames.END_STREAM if ends else 0
         self.send_frame(frames.DATA, flags, stream_id, message(data))
 
@@ -244,7 +234,6 @@ class RawPeer:
         raise AssertionError("the connection was closed before the call ended")
 
     def call(self, path: str, data: bytes, *more: tuple[str, str]) -> Answer:
-        """Make a whole unary call."""
         stream_id = self.open(path, *more)
         self.send_message(stream_id, data)
         return self.answer(stream_id)

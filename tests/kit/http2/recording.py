@@ -24,7 +24,6 @@ class Recording:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def sessions(self) -> list[bytes]:

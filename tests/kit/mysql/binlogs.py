@@ -37,7 +37,6 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 
 
 def current_file(server: MariadbServer) -> str:
-    """Return the name of the file that the server writes to."""
     return str(server.query("SHOW MASTER STATUS")[0][0])
 
 

@@ -229,7 +229,6 @@ def _mariadb_gtid(event: MariadbGtidEvent) -> bytes:
 
 
 def begin_mariadb(gtid: MariadbGtid, flags: GtidFlag = GtidFlag.TRANSACTIONAL) -> MariadbGtidEvent:
-    """Return the event that begins a plain transaction."""
     padding = bytes(6)
     return MariadbGtidEvent(gtid.sequence, gtid.domain, flags, rest=padding)
 

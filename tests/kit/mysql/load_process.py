@@ -51,7 +51,6 @@ MANY = 20_000
 
 
 def statements(many: int = MANY) -> list[str]:
-    """Return what makes all tables and their rows."""
     pads = "'ab-cd', REPEAT('p', 50)"
     return [
         "SET sql_mode = 'ALLOW_INVALID_DATES'", "SET time_zone = '+00:00'",
@@ -79,7 +78,6 @@ def options(**changes: Any) -> LoadOptions:
 
 
 def spawn(server: AnyBinlogServer, etcd_url: str, state: Path, **changes: Any) -> Any:
-    """Start a load in a process of its own."""
     address = {"host": server.host, "port": server.port, "user": server.user}
     address |= {"password": server.password}
     command = [sys.executable, "-m", __name__, json.dumps([address, etcd_url, str(state), changes])]
@@ -87,7 +85,6 @@ def spawn(server: AnyBinlogServer, etcd_url: str, state: Path, **changes: Any) -
 
 
 def main() -> None:
-    """Be the process."""
     address, etcd_url, state, changes = json.loads(sys.argv[1])
     with PumpClient.connect(etcd_url) as client:
         Load(ServerAddress(**address), client, Path(state), options(**changes)).run(SOURCE, 1)

@@ -36,7 +36,6 @@ from tests.kit.mysql.json_encoding import write_changes, write_json
 
 
 def encode_map(event: TableMap, *, id_size: int = TABLE_ID_SIZE) -> bytes:
-    """Return the body, with all that is known of the columns."""
     metadata = b"".join(map(_metadata, event.columns))
     nullable = sum(column.is_nullable << n for n, column in enumerate(event.columns))
     parts = [pack_uint(event.table_id, id_size), pack_uint(event.flags, 2)]
@@ -156,7 +155,6 @@ def _label_bytes(label: str, column: Column, flavor: Flavor) -> bytes:
 
 
 def encode_rows(event: RowsEvent, *, id_size: int = TABLE_ID_SIZE) -> bytes:
-    """Return the body."""
     layout = event.layout
     parts = [pack_uint(event.table_id, id_size), pack_uint(event.flags, 2)]
     if layout.has_extra:

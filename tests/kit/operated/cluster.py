@@ -212,7 +212,6 @@ class TwinPump:
             await self.end()
 
     async def end(self) -> None:
-        """Stop in order."""
         if self.storage is None:
             return
         await self.operator.stop()
@@ -434,7 +433,6 @@ class Cluster:
             raise Retryable(str(error), code=Code.ETCD_AWAY) from error
 
     async def notify_stopped(self, drainer: NodeStatus, tls: object) -> None:
-        """Notify a Drainer that may well have stopped."""
         with suppress(Retryable):
             await self.notify(drainer, tls)
 
@@ -535,7 +533,6 @@ class Cluster:
         return drainer is not None and drainer.is_running
 
     def drainer(self, node_id: str) -> TwinDrainer | None:
-        """Return the one that writes its downstream under this name."""
         return next((each for each in self.drainers.values() if each.name == node_id), None)
 
     # --- the end ---------------------------------------------------------------------------
@@ -601,7 +598,6 @@ class Cluster:
         return any(n == pump and a < ts <= b for n, a, b in drainer.declared_lost)
 
     def describe(self) -> str:
-        """Return all that helps to understand a failure."""
         lines = ["", *self.typed]
         for pump in self.pumps.values():
             status = self.registry.get(NodeKind.PUMP, pump.name)

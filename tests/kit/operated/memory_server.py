@@ -43,7 +43,6 @@ class MemoryTable:
     rows: dict[int, Row] = field(default_factory=dict)
 
     def definition(self, name: str, more: str = "") -> str:
-        """Return its CREATE TABLE."""
         columns = ", ".join(f"{column} {tp}" for column, tp in self.columns.items())
         return f"CREATE TABLE {more}{SCHEMA}.{name} ({columns}, PRIMARY KEY (id))"
 
@@ -99,13 +98,11 @@ class MemoryServer:
 
     @property
     def end(self) -> Location:
-        """Where its binlog ends."""
         return Location(1, FileName("mysql-bin", self._number), len(self._script.data))
 
     # --- what sessions do ----------------------------------------------------------------------
 
     def commit(self, *changes: Change) -> None:
-        """Commit rows in one transaction."""
         with self.lock:
             for each in changes:
                 rows = self.tables[each.table].rows
@@ -129,7 +126,6 @@ class MemoryServer:
             self._logged(Logged(self.end, sql=sql, renames=renames, lost=lost))
 
     def rotate(self) -> None:
-        """Continue in another file."""
         with self.lock:
             self._script.rotate(f"mysql-bin.{self._number + 1:06d}")
             self._write()

@@ -173,7 +173,6 @@ class World(Outside):
             assert not silent, f"{name} differs at {silent} without a word: {self.describe()}"
 
     def describe(self) -> str:
-        """Return all that helps to understand a failure."""
         lines = ["", *self.typed, f"server at {self.server.end}"]
         lines += [f"{each.end}: {each.sql or each.changes}" for each in self.server.log]
         if self.saved:

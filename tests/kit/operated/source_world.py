@@ -115,7 +115,6 @@ class Outside:
             return range(self.ts - count + 1, self.ts + 1)
 
     def commit(self, commit_ts: int, what: Binlog | DdlJob) -> None:
-        """Take what is committed."""
         with self.lock:
             self.committed.append((commit_ts, what))
 
@@ -427,7 +426,6 @@ def _journal_of(world: Outside) -> type[Journal]:
 
 
 def _server_of(world: Outside, patch: pytest.MonkeyPatch) -> None:
-    """Lead questions to the server to the one in memory."""
 
     @contextmanager
     def session(address: Any) -> Iterator[None]:

@@ -55,7 +55,6 @@ class Disk:
         self.segments[number] = Stored(epoch, before, epoch_id)
 
     def count(self) -> int:
-        """Return how many frames the whole log has, purged ones too."""
         if not self.segments:
             return 0
         last = self.segments[next(reversed(self.segments))]

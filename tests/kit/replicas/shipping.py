@@ -78,7 +78,6 @@ class Upstream:
         self.segments.begin_next()
 
     def restart(self) -> None:
-        """Stop, and begin another epoch."""
         self.reopen()
         self._keep_acked()
         self.epoch += 1
@@ -99,7 +98,6 @@ class Upstream:
         return Upstream(self.chance, files=self.files.after_crash(), epoch=self.epoch + 1)
 
     def live(self) -> None:
-        """Let something happen."""
         self.chance.choices(
             (lambda: self.write(1), lambda: self.write(7), self.restart, self.purge), (6, 3, 1, 0.5)
         )[0]()

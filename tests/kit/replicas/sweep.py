@@ -40,7 +40,6 @@ class Counts:
     """Each with the command that repeats it."""
 
     def add(self, seed: int, run: Run) -> None:
-        """Run one seed."""
         try:
             run.run()
         except Violation as violation:

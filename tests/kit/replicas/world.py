@@ -563,7 +563,6 @@ class World:
         self.carry_out(machine, machine.primary.start())
 
     def watch(self) -> None:
-        """Show a machine an entry, perhaps an old one."""
         machine = self.any_primary()
         if machine is not None and machine.primary is not None:
             seen = self.random.choice(self.store.history[-3:])
@@ -644,7 +643,6 @@ class World:
             self.need(machine)
 
     def need(self, machine: Machine) -> None:
-        """Tell a primary what Drainers need."""
         if machine.primary is not None:
             needed = next(
                 (
@@ -670,7 +668,6 @@ class World:
             self.look_at(machine)
 
     def heartbeat(self) -> None:
-        """A primary puts its address, which may come late."""
         machine = self.any_primary()
         if machine is None or machine.primary is None:
             return
@@ -907,7 +904,6 @@ class World:
         self.crash(machine)
 
     def restore_disk(self) -> None:
-        """Put an older folder of a listed disk back."""
         if self.random.random() < 0.5:
             self.restore_replica()
             return

@@ -27,7 +27,6 @@ class Pair:
 
     @property
     def tls(self) -> Tls:
-        """A client's settings with this certificate."""
         return Tls(ca=self.ca, cert=self.cert, key=self.key)
 
     @property

@@ -87,17 +87,14 @@ class _Binlogs(SqlServer):
 
     @property
     def logs(self) -> list[str]:
-        """The names of its files."""
         return [str(row[0]) for row in self.query("SHOW BINARY LOGS")]
 
     @property
     def gtids(self) -> str:
-        """All that it has executed."""
         name = "gtid_executed" if self.is_mysql else "gtid_binlog_pos"
         return str(self.query(f"SELECT @@global.{name}")[0][0]).replace("\n", "")
 
     def file(self, name: str) -> Path:
-        """Where a file is."""
         return self.home / "data" / name
 
     def reset_binlog(self) -> None:
@@ -105,7 +102,6 @@ class _Binlogs(SqlServer):
         self.run("RESET BINARY LOGS AND GTIDS" if self.is_mysql else "RESET MASTER")
 
     def end_prepared(self) -> None:
-        """Roll back what XA prepared, which would hold its tables."""
         if self.is_mysql:
             for format_, global_size, _, name in self.query("XA RECOVER CONVERT XID"):
                 digits = str(name).removeprefix("0x")
@@ -121,7 +117,6 @@ class _Binlogs(SqlServer):
         self.run(*rows)
 
     def dump_threads(self) -> list[int]:
-        """The numbers of the sessions that send binlog."""
         found = self.query(
             "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
         )

@@ -184,7 +184,6 @@ class Chromium:
         return found
 
     def asked_for(self) -> set[str]:
-        """Return the addresses of everything that the page loaded."""
         return {
             event["params"]["request"]["url"]
             for event in self.events

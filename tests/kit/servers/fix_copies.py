@@ -42,7 +42,6 @@ class Trio:
         return self.pumps[-1]
 
     def entry(self, pump: PumpProcess) -> LogEntry:
-        """Return who has a log."""
         found = self._entries.read(pump.node_id)
         assert found is not None
         return found[0]
@@ -94,5 +93,4 @@ def lose_disk(pump: PumpProcess) -> None:
 
 @pytest.fixture
 def trio(pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer) -> Trio:
-    """Three Pumps with copies, online."""
     return Trio(pump_factory, etcd_server.url, etcd)

@@ -55,12 +55,10 @@ class DrainerProcess(NodeProcess):
             time.sleep(0.05)
 
     def checkpoint_ts(self) -> int:
-        """Return the checkpoint that it has published."""
         status = self._registry.get(NodeKind.DRAINER, self.node_id)
         return status.max_commit_ts if status else 0
 
     def state(self) -> str:
-        """Return the state that it has published."""
         status = self._registry.get(NodeKind.DRAINER, self.node_id)
         return str(status.state) if status else ""
 
@@ -70,7 +68,6 @@ class DrainerProcess(NodeProcess):
         return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
     def status(self) -> penstock_pb2.StatusReply:
-        """Return what it says about itself."""
         with self.channel() as channel:
             stub = penstock_pb2_grpc.DrainerStub(channel)  # type: ignore[no-untyped-call]
             reply: penstock_pb2.StatusReply = stub.Status(

@@ -34,7 +34,6 @@ def etcd(etcd_server: EtcdServer) -> Iterator[Any]:
 
 @pytest.fixture
 def fresh_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
-    """An etcd of the test's own, to be killed at will."""
     folder = tmp_path / "etcd"
     folder.mkdir()
     server = EtcdServer(folder, durable=False)

@@ -37,5 +37,4 @@ def kafka(kafka_server: KafkaServer) -> KafkaServer:
 
 @pytest.fixture
 def fresh_kafka(tmp_path: Path) -> Iterator[KafkaServer]:
-    """A broker of the test's own, to be killed at will."""
     yield from _running(KafkaServer(tmp_path / "kafka"))

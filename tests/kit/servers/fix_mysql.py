@@ -94,7 +94,6 @@ def sink_server(request: pytest.FixtureRequest, kind: str) -> SqlServer:
 
 @pytest.fixture
 def source_server(kind: str, tmp_path: Path) -> Iterator[AnyBinlogServer]:
-    """Another one of that kind, to be followed."""
     server = make_server(tmp_path / "source-server", 1, "--binlog-row-metadata=FULL", kind=kind)
     server.install()
     server.start()

@@ -49,7 +49,6 @@ class PumpProcess(NodeProcess):
                     process.wait()
 
     def status(self) -> penstock_pb2.StatusReply:
-        """Return what it says about itself."""
         with self.channel() as channel:
             stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
             reply: penstock_pb2.StatusReply = stub.Status(

@@ -44,11 +44,9 @@ class Replication:
 
     @property
     def sink(self) -> str:
-        """The downstream's URL."""
         return f"sqlite:///{self.path}" if self._server is None else self._server.url
 
     def add_pump(self) -> PumpProcess:
-        """Start one more Pump."""
         self.pumps.append(self._pump_factory(self.url))
         return self.pumps[-1]
 
@@ -59,7 +57,6 @@ class Replication:
     def start(
         self, server: SqlServer | None = None, *, pumps: int = 1, **settings: Any
     ) -> DrainerProcess:
-        """Start Pumps and a Drainer."""
         self._server = server
         for _ in range(pumps):
             self.add_pump()
@@ -72,18 +69,15 @@ class Replication:
         return self.client
 
     def begin(self, seed: int = 1) -> RandomWriter:
-        """Connect and create the writer's tables."""
         self.writer = RandomWriter(self.connect(), seed=seed)
         self.writer.create()
         return self.writer
 
     def check(self) -> None:
-        """Hold the downstream against what was written."""
         found = in_sqlite(self.path) if self._server is None else in_mariadb(self._server)
         assert found == self.writer.expected()
 
     def close(self) -> None:
-        """Close the clients."""
         for client in self._clients:
             client.close()
 
@@ -96,7 +90,6 @@ def replication(
     drainer_factory: DrainerFactory,
     tmp_path: Path,
 ) -> Iterator[Replication]:
-    """Pumps, writer and Drainer, which the test starts."""
     made = Replication(etcd, etcd_server.url, pump_factory, drainer_factory, tmp_path / "down.db")
     yield made
     made.close()

@@ -59,7 +59,6 @@ class SourceProcess(MysqlSource):
         return self
 
     def text(self) -> str:
-        """Return its log."""
         return self.log.read_text() if self.log.exists() else ""
 
     def catch_up(self, server: SqlServer) -> None:
@@ -139,7 +138,6 @@ class Downstream:
                     _take(rows, tuple(codec.decode_delete(next(deletes))))
 
     def rows(self, table: str) -> list[Row]:
-        """Return a table's rows in order."""
         schema, name = table.split(".")
         return sorted(self.tables[schema, name].elements(), key=repr)
 
@@ -155,7 +153,6 @@ def _altered(row: Row, before: Any, after: Any) -> Row:
 
 
 def rows_of(server: SqlServer, table: str) -> list[Row]:
-    """Return what the server has."""
     return sorted((tuple(row) for row in server.query(f"SELECT * FROM {table}")), key=repr)
 
 
@@ -184,7 +181,6 @@ class SourceRig:
     def __init__(
         self, etcd: Any, etcd_url: str, pump_factory: Callable[..., Any], folder: Path
     ) -> None:
-        """Start the Pump."""
         self.etcd_url = etcd_url
         self.folder = folder
         self.source: SourceProcess
@@ -193,13 +189,11 @@ class SourceRig:
         self._sources: list[SourceProcess] = []
 
     def begin(self, server: SqlServer, **settings: Any) -> SourceProcess:
-        """Start the source."""
         self.source = SourceProcess(self.folder, self.etcd_url, server, **settings).start()
         self._sources.append(self.source)
         return self.source
 
     def close(self) -> None:
-        """Stop what runs."""
         for source in self._sources:
             source.stop()
 

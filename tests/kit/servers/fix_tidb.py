@@ -97,7 +97,6 @@ class TidbRig:
         self._stack.close()
 
     def now_ts(self) -> int:
-        """Return a timestamp of the PD."""
         return self._clock.get_ts()
 
     def catch_up(self) -> None:

@@ -49,7 +49,6 @@ class ServedMethods:
         self.run(self.server.stop(grace_s))
 
     def tasks(self) -> list[str]:
-        """Return what is left to do in the server's loop."""
 
         async def names() -> list[str]:
             others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -88,5 +87,4 @@ def unary(behavior: Any) -> Any:
 
 
 def path(name: str) -> str:
-    """Return a method's path."""
     return f"/{SERVICE}/{name}"

@@ -59,7 +59,6 @@ class NodeProcess(ServerProcess):
             time.sleep(0.01)
 
     def fail(self, problem: str) -> None:
-        """Fail the test, showing the end of the log."""
         pytest.fail(f"{self.node_id}: {problem}:\n{self.log_text()[-_LOG_SHOWN:]}")
 
     def log_text(self) -> str:

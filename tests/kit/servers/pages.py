@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def asked(url: str, method: str = "GET") -> tuple[int, str]:
-    """Return status and body."""
     request = urllib.request.Request(url, method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -108,7 +108,6 @@ class SqliteSide:
 
 
 def difference(side: str, table: str, found: Rows, expected: Rows) -> str:
-    """Return what distinguishes two tables, some rows of it."""
     missing, extra = expected - found, found - expected
     return (
         f"{table} in {side}: {missing.total()} rows are missing, such as {list(missing)[:3]};"

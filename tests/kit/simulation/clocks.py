@@ -136,7 +136,6 @@ class ClockWorld:
             raise Violation(f"progress: {undecided}, joining: {self.learner is not None}")
 
     def counted(self) -> dict[str, int]:
-        """Return what happened, in words."""
         return self.counts
 
     def _pump_clock(self) -> float:

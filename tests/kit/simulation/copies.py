@@ -102,7 +102,6 @@ class Replicas:
             copy.work.put((lambda: copy.log.answer(followed, payload), reply))
 
     def prepend(self, pieces: Iterable[bytes], reply: Reply) -> None:
-        """Queue an older segment."""
         found = list(map(pb.PrependPiece.FromString, pieces))
         copy = self._asked(Name.of(found[0].log))
         request = Prepend(found[0].epoch, link_of(found[0].link))

@@ -78,7 +78,6 @@ class Drainer:
         self.drained_ts = min([self.drained_ts, *self._left.values(), *self._had_left.values()])
 
     def notify(self) -> None:
-        """List the Pumps, and have those in the merge that take part."""
         if self.is_stopped:
             return
         etcd, entered = self.world.etcd, self.world.etcd.known.entered()

@@ -110,7 +110,6 @@ class Etcd(MemoryEtcd):
         return [found[0], *(e for n, r, e in self.proposed if (n, r) == (node_id, found[1]))]
 
     def seen(self, node_id: str) -> LogEntry | None:
-        """Return what one sees who watches, which may be behind."""
         known = self.history.get(node_id)
         return self._chance.choice(known[-2:])[0] if known else None
 

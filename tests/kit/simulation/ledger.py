@@ -73,7 +73,6 @@ class Ledger:
         self.arrived = {start: ts for start, ts in self.arrived.items() if ts <= after_ts}
 
     def missing(self) -> list[Transaction]:
-        """Return what should have come."""
         return [
             found
             for found in self.transactions.values()

@@ -158,7 +158,6 @@ class Machine:
             self._loses_indexes = False
 
     def forget_folder(self, folder: Path) -> None:
-        """Remove what a folder holds, durably."""
         files = self.files
         for names in (files.nodes, files.durable_names):
             for path in [path for path in names if path.is_relative_to(folder)]:
@@ -257,7 +256,6 @@ class Machine:
     # What the world looks at.
 
     def durable(self, log: str, segment: int) -> bytes:
-        """Return what a crash would surely leave of a segment."""
         folder, found = self.folder(log), self.world.etcd.logs[log][0]
         if log == self.name and (self.former_since is None or found.since > self.former_since):
             folder = self.own_folder

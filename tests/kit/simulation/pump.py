@@ -98,7 +98,6 @@ class Pump(Process):
         self.world.tasks.spawn(self._serve, f"serve {self.name}", self)
 
     def bury(self) -> None:
-        """Let go of what a dead process would."""
         for storage in self.storages:
             storage._closed = True
             storage._flusher.join()

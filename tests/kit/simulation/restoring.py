@@ -75,7 +75,6 @@ class Restoring:
         self._next_s = BACKUP_EVERY_S
 
     def back_up(self) -> None:
-        """Take a backup of everything, now and then."""
         world = self.world
         if world.tasks.now_s < self._next_s or not (world.restores_etcd or world.restores_disks):
             return
@@ -97,7 +96,6 @@ class Restoring:
         return True
 
     def look_after(self) -> None:
-        """Empty the folders that Pumps refuse."""
         world = self.world
         for machine in world.machines:
             is_down = machine.own is None or machine.own.is_dead

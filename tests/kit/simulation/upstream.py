@@ -94,7 +94,6 @@ class File:
 
     @property
     def end(self) -> int:
-        """How long the file is."""
         return self.changes[-1].end if self.changes else FIRST_POSITION
 
 
@@ -159,7 +158,6 @@ class Upstream:
         self.server.files.append(File(number, self._serial.to_bytes(8, "big").ljust(64, b"e")))
 
     def commit(self) -> None:
-        """The server commits a transaction."""
         server, file = self.server, self.server.files[-1]
         name = server.identity.uuid
         mark = ":" if self.flavor is Flavor.MYSQL else "-"
@@ -181,7 +179,6 @@ class Upstream:
             del self.server.files[0]
 
     def back_up(self) -> None:
-        """Copy the server."""
         self.backups.append(copy.deepcopy(self.server))
 
     def reset(self) -> None:
@@ -265,7 +262,6 @@ class Upstream:
         self.relay.append((found, None, None))
 
     def reload(self) -> None:
-        """Load all numbers in an epoch of their own."""
         self.counts["loads"] += 1
         self._ms += self.chance.randint(1, 1000)
         known = 0 if self.saved is None else self.saved.epoch
@@ -292,7 +288,6 @@ class Upstream:
         self.needs_reload = False
 
     def read(self) -> None:
-        """Pass on the next transaction."""
         at = self.checkpoint
         if at is None:
             return
@@ -326,7 +321,6 @@ class Upstream:
         self._broken("deaths")
 
     def back_up_etcd(self) -> None:
-        """Copy what etcd has."""
         self.etcds.append(self.saved)
 
     def put_back_etcd(self) -> None:
@@ -337,7 +331,6 @@ class Upstream:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Let the real functions ask this server."""
         server, rules = self.server, self.rules
         nothing = parse_gtid_set("", self.flavor)
         files = {f"{BASE}.{f.number:06d}": f.end for f in server.files}
@@ -396,7 +389,6 @@ class Upstream:
     # The Drainer.
 
     def apply(self) -> None:
-        """Apply what is next in the stream."""
         if self.applied == len(self.stream):
             return
         origin, what = self.stream[self.applied]

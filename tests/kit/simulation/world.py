@@ -148,7 +148,6 @@ class World:
     # What must hold.
 
     def failed(self, pump: Pump, error: BaseException) -> None:
-        """Take note of why a process ends."""
         self.note("%s fails: %s", pump.name, error)
         if isinstance(error, Retryable) or not isinstance(error, PenstockError):
             return
@@ -156,7 +155,6 @@ class World:
             self._failure = self._failure or Violation(f"stored: {pump.name}: {error}")
 
     def shipping(self, pump: Pump) -> Callable[..., Any]:
-        """Return the class that ships a log, watched."""
 
         def made(*arguments: Any, **settings: Any) -> Any:
             watched = type("WatchedShipping", (Watched, self.rules.shipping), {})
@@ -167,7 +165,6 @@ class World:
         return made
 
     def _check(self, pump: Pump, found: Any, place: Place) -> None:
-        """Hold the listed disks to what is acknowledged now."""
         self.acknowledged += 1
         primary, entry = found._primary, found._primary.entry
         key = (pump.log, entry.since)
@@ -212,7 +209,6 @@ class World:
     # The adversary.
 
     def fail(self) -> None:
-        """Let something happen to a machine."""
         machine = self.chance.choice(self.machines)
         pumps = [*([machine.own] if machine.own else []), *machine.guests.values()]
         pumps = [pump for pump in pumps if not pump.is_dead]
@@ -351,7 +347,6 @@ class World:
             raise Violation(f"address: {self.etcd.went_back}")
 
     def _settle(self) -> None:
-        """Nothing fails from now on."""
         self.note("calm")
         self.is_calm = True
         self.cut_off = set()

@@ -85,7 +85,6 @@ class StatusPort:
             self._server = None
 
     def list_in_etcd(self) -> None:
-        """Write the entry of a server that is up."""
         info = {
             "version": "5.7.25-TiDB-v7.0.0",
             "ddl_id": self._key.removeprefix(SERVERS),

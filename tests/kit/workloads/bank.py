@@ -90,7 +90,6 @@ class Bank:
         return self
 
     def state_at(self, commit_ts: int) -> State:
-        """Return what a downstream holds whose checkpoint is there."""
         return self._states[bisect_right(self._stamps, commit_ts) - 1]
 
     def insert_again(self) -> Row:

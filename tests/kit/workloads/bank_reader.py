@@ -32,7 +32,6 @@ _ENTRIES = "SELECT account, amount FROM {}"
 
 
 def of_sqlite(path: Path) -> Read:
-    """Return how to read a SQLite file."""
 
     def read() -> tuple[int, State] | None:
         if not path.exists():
@@ -88,7 +87,6 @@ def of_mariadb(server: SqlServer) -> Read:
 
 
 def money(state: State) -> int:
-    """Return the money in all accounts."""
     return sum(int(str(balance)) for _, _, balance in state.accounts)
 
 

@@ -50,13 +50,11 @@ class Case:
 
 @lru_cache
 def table_of(sql: str) -> TableInfo:
-    """Return the table that a CREATE TABLE makes."""
     catalog = catalog_of(f"CREATE DATABASE {SCHEMA}", sql)
     return next(t for _, t in catalog.tables() if not t.is_view)
 
 
 def catalog_of(*statements: str) -> Catalog:
-    """Return the schema that DDL statements leave."""
     catalog = Catalog()
     ids = itertools.count(1)
     for sql in statements:
@@ -201,7 +199,6 @@ class Step:
 
 
 def histories(case: Case, max_size: int) -> st.SearchStrategy[list[list[Step]]]:
-    """Draw batches of changes."""
     count = len(case.values)
     small = st.integers(0, 7)
     step = st.builds(

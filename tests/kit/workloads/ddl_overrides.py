@@ -78,7 +78,6 @@ class History:
     # --- DDL -----------------------------------------------------------------------------------
 
     def _statement(self) -> str:
-        """Return a DDL, which upstream may refuse."""
         pick = self.random.choice
         name = f"{pick(_SCHEMAS)}.{pick(_TABLES)}"
         one, two = self.random.sample(_COLUMNS, 2)
@@ -252,7 +251,6 @@ class Model:
             copy.lacked |= came
 
     def rows(self, event: Event) -> None:
-        """Count what a transaction leaves out."""
         for table_id, kind, _, _ in event.rows:
             copy = self.copies[table_id]
             if copy.is_absent:
@@ -298,7 +296,6 @@ class Operator:
         return self._live(self.history.last_ts)
 
     def _live(self, until_ts: int) -> Checkpoint:
-        """Run up to a commit_ts, overriding whatever stops it."""
         while True:
             binlogs = [entry for entry in self.history.binlogs if entry[0] <= until_ts]
             bank = _Part(binlogs, self.history.jobs, binlogs[-1][0] if binlogs else 0)
@@ -330,7 +327,6 @@ class Operator:
         self._at = max(self._at, commit_ts)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint that is downstream."""
         stored = self._place.stored()
         return Checkpoint.from_json(stored) if stored else Checkpoint(0, 0)
 

@@ -129,7 +129,6 @@ class Way:
             self._down.run(_AT_UTC, f"INSERT INTO {DOWN}.{table} ({names}) VALUES ({values})")
 
     def rows(self, table: str) -> tuple[list[Any], list[Any]]:
-        """Return what a table holds upstream, and downstream."""
         both = ((self._up, UP), (self._down, DOWN))
         texts = [
             server.query(f"SELECT * FROM {schema}.{table} ORDER BY id", **AS_TEXTS)
@@ -152,11 +151,9 @@ class Way:
         return self.sink._session.retrying(lambda connection, _: many(connection, sql))
 
     def system_zone(self, name: str) -> None:
-        """Let the upstream's SYSTEM be a zone."""
         self._outside.server_defaults = replace(self.defaults, system_zone=name)
 
     def close(self) -> None:
-        """Let go of the downstream."""
         self.sink.close()
 
 
@@ -235,7 +232,6 @@ _ADDED = (
 
 
 def session(rng: random.Random, *, is_mariadb: bool) -> list[str]:
-    """Return the settings of a session."""
     modes = rng.sample([*MODES, *(OF_MARIADB if is_mariadb else OF_MYSQL)], rng.randint(0, 4))
     settings = [
         f"SET time_zone = '{rng.choice(ZONES)}'",
@@ -256,7 +252,6 @@ def session(rng: random.Random, *, is_mariadb: bool) -> list[str]:
 
 
 def ddl(rng: random.Random) -> str:
-    """Return a DDL that computes values."""
     kind = rng.randrange(10)
     if kind < 5:
         column = rng.choice(sorted(_INTO))
@@ -278,7 +273,6 @@ def ran(cursor: Any, statement: str) -> bool:
 
 
 def begin(server: SqlServer, settings: Sequence[str] = ()) -> Any:
-    """Return a session of a server with these settings."""
     connection = server.connect()
     cursor = connection.cursor()
     for each in settings:

@@ -99,7 +99,6 @@ class FortyTypes:
 
     @property
     def table(self) -> TableInfo:
-        """The table."""
         found = self.catalog.table("kinds", "t")
         assert found is not None
         return found

@@ -30,12 +30,10 @@ class InsertStream:
         """Of all transactions."""
 
     def point(self) -> Checkpoint:
-        """Return the next checkpoint."""
         self.ts += 1
         return Checkpoint(commit_ts=self.ts, schema_version=self.catalog.version)
 
     def changes(self, sql: str) -> list[SchemaChange]:
-        """Return what statements do, which is done then."""
         made = []
         for each in sql.split("; "):
             jobs = plan_ddl(each, "shop", self.catalog, lambda: next(self._ids))
@@ -63,12 +61,10 @@ class InsertStream:
         return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
 
     def put(self, sink: EventSink, *ids: int) -> Checkpoint:
-        """Bring one transaction into a sink."""
         point = self.point()
         sink.put(self.messages(sink, self.batch({point.commit_ts: list(ids)})), point)
         return point
 
     def create(self, sink: EventSink) -> None:
-        """Bring the schema and the table into a sink."""
         for change in self.changes(CREATE):
             sink.run_ddl(change, self.point(), maybe_done=False)

@@ -42,7 +42,6 @@ def audited(path: Path) -> State:
 
 
 def read_up_to(path: Path) -> int:
-    """Return how far the checkpoint in the audit's database is."""
     connection = open_database(path)
     stored = stored_checkpoint(connection)
     connection.close()

@@ -33,12 +33,10 @@ class _Stream:
         self.ts = 100
 
     def point(self) -> Checkpoint:
-        """Return the next checkpoint."""
         self.ts += 1
         return Checkpoint(commit_ts=self.ts, schema_version=self.catalog.version)
 
     def changes(self, sql: str) -> list[SchemaChange]:
-        """Return what a statement does, which is done then."""
         jobs = plan_ddl(sql, "shop", self.catalog, lambda: next(self._ids))
         return [self.catalog.apply(job) for job in jobs]
 
@@ -89,7 +87,6 @@ class LakeStream(_Stream):
         return list(in_order(map(Statements.decode, answers)))
 
     def put(self, sink: TableSink, **tables: list[Change]) -> Checkpoint:
-        """Bring a batch of changes of these tables into a sink."""
         point = self.point()
         sink.apply(self.blocks(tables), point)
         return point
@@ -123,12 +120,10 @@ class ChangeStream(_Stream):
         return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
 
     def put(self, sink: EventSink, **tables: list[Change]) -> Checkpoint:
-        """Bring one transaction into a sink."""
         point = self.point()
         sink.put(self.messages(sink, self.batch({point.commit_ts: tables})), point)
         return point
 
 
 def inserts(*rows: Row) -> list[Change]:
-    """Return the inserts of some rows."""
     return [(None, row) for row in rows]

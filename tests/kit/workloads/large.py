@@ -44,14 +44,12 @@ def messages(
 
 
 def chunks_of(payload: bytes, start_ts: int, data_bytes: int = 64) -> Iterator[ChunkRecord]:
-    """Yield the records of a binlog's chunks."""
     for number, at in enumerate(range(0, len(payload), data_bytes)):
         stored = encode_chunk(start_ts, number, at, payload[at : at + data_bytes])
         yield ChunkRecord(CHUNK, start_ts, 0, stored, IN_ONE)
 
 
 def chunk_list_of(payload: bytes, start_ts: int, chunks: Sequence[ChunkRecord]) -> Record:
-    """Return the record that makes stored chunks a Prewrite."""
     positions = tuple(chunk.position for chunk in chunks if chunk.position is not None)
     assert len(positions) == len(chunks), "all are stored"
     head = head_of(payload, len(payload))

@@ -49,7 +49,6 @@ class Ledger:
         return entry
 
     def entries(self) -> list[Entry]:
-        """Return a copy of all entries."""
         with self._lock:
             return list(self._entries.values())
 
@@ -60,7 +59,6 @@ class Ledger:
 
     @property
     def last_commit_ts(self) -> int:
-        """The greatest commit_ts that was acknowledged."""
         return max((e.commit_ts for e in self.entries() if e.acknowledged), default=0)
 
     def check(self, pulled: Sequence[tuple[int, bytes]]) -> int:

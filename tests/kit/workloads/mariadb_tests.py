@@ -63,7 +63,6 @@ class Reading:
     sources: int = 0
 
     def steps(self, path: Path, depth: int = 0) -> Iterator[Step]:
-        """Yield a file's steps in order."""
         text = path.read_bytes()
         at = 0
         while at < len(text):

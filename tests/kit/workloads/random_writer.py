@@ -53,7 +53,6 @@ class RandomWriter:
         return self.last_ts
 
     def execute_ddl(self, sql: str) -> int:
-        """Execute one DDL and return its commit_ts."""
         self.last_ts = self._client.execute_ddl(sql)[-1]
         return self.last_ts
 
@@ -114,7 +113,6 @@ class RandomWriter:
         txn.delete("item", self.items.pop(key))
 
     def _swap(self, txn: Any) -> None:
-        """Exchange the unique codes of two rows."""
         if len(self.items) < 2:
             return
         one, two = (self.items[k] for k in self._random.sample(list(self.items), 2))
@@ -173,7 +171,6 @@ def _plain(values: Any) -> tuple[Any, ...]:
 
 
 def in_sqlite(path: Path) -> State:
-    """Return what a SQLite downstream holds, in the model's form."""
     connection = sqlite3.connect(path)
     try:
         return {

@@ -140,7 +140,6 @@ class ServerHistory:
         )
 
     def many(self, count: int) -> None:
-        """Commit that many transactions on one connection."""
         self._server.run(*(sql for _ in range(count) for sql in self._transaction()))
 
     def ddl(self) -> None:
