@@ -7,8 +7,6 @@ longer than all else. Where others work on the machine, sixteen connections get 
 there `cpu_ratio` says more than the ratio of the wall clock.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path

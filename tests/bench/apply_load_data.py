@@ -1,7 +1,5 @@
 """New rows by the Drainer against LOAD DATA of the same rows, both into an empty table."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

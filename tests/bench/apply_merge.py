@@ -8,8 +8,6 @@ which a busy machine distorts (sixteen threads get more of it than one), the CPU
 client and database is measured.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator, Sequence

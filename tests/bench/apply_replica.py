@@ -5,8 +5,6 @@ fetches all of that binlog; its time begins when its appliers may start. The Dra
 row bytes. Both end with the last commit, and both write into the same server.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Ten-column rows decoded per second in one process: by column over Arrow, and row by row."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

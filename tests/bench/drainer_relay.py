@@ -5,8 +5,6 @@ binlogs are those of a transaction of one row, large ones of a hundred and more.
 `write` per run. The sides take turns, and the best round of each counts: others use the disk, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

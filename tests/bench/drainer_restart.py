@@ -6,8 +6,6 @@ start is a warm one. The baseline is a bare Spark in a process of its own: from 
 of its first task.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """One measured figure, beside what it is measured against."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -5,8 +5,6 @@ checkpoint sees exactly when each row could be read. The baseline is one row ins
 by hand into the same MariaDB.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ Each session counts its transactions in its row of `marks`, so whoever reads tha
 sees which transactions are there.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -5,8 +5,6 @@ room before the merge. Both ways get the same bytes and leave the same order beh
 counted against CPU time: one thread works, and what else the machine does is not its business.
 """
 
-from __future__ import annotations
-
 import gc
 import heapq
 import math

@@ -6,8 +6,6 @@ mysql-replication does not look at the maps' optional metadata, which would take
 Seconds are processor time of one process; files are in memory on both sides.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

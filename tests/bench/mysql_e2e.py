@@ -7,8 +7,6 @@ has the last transaction, then the tables must be equal. `MYSQL_E2E_TRANSACTIONS
 `MYSQL_E2E_RAND` chooses how sysbench draws rows (`special`, its default, has hot ones; `uniform`).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ lag, one applying thread. Moments of commits are those of their acknowledgement.
 must be equal. `MYSQL_LAG_SECONDS` makes it shorter.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

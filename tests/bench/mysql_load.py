@@ -7,8 +7,6 @@ same second server. All of it shares one machine; servers sync as they do by def
 the CPU microseconds per row of each process: of a machine that others use, they say more.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import shlex

@@ -4,8 +4,6 @@
 thousand rows. Both sides fetch the same files over loopback, the server's page cache warm.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

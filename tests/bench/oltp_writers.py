@@ -7,8 +7,6 @@ session's row of `marks`: who reads that row downstream knows which transactions
 keep to rows of their own, so that none waits for another's locks. Moments are of `time.monotonic`.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

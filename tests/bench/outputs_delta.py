@@ -8,8 +8,6 @@ opens its table once, as the sink does, syncs nothing and stores no checkpoint. 
 turns, and the best round of each counts.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ syncs as the sink does: the file, and a small file that is written beside, synce
 the folder. The sides take turns, and the best round of each counts: others use the disk, too.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

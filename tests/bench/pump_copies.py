@@ -7,8 +7,6 @@ pump.takeover.machine  … where the stand-in died with it, as on a dead machine
 pump.takeover.merge    … until a reader has a transaction that was committed after the kill
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How fast one Pump streams committed transactions out: in batches, and one per message."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

@@ -9,8 +9,6 @@ what the copying or the reading costs them. The disk's own rate is that of readi
 and writing them elsewhere on the volume, with a sync after each piece.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -5,8 +5,6 @@ waits. The timestamps come from one counter far ahead of the oracle, taken when 
 take them.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

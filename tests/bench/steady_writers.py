@@ -9,8 +9,6 @@ of its own so that neither side of the measurement waits for the other's interpr
 are of `time.monotonic`, which all processes of a machine share.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

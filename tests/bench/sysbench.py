@@ -10,8 +10,6 @@ the one before it ended.
 A transaction has four changes, each in a table of its own choice.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -10,8 +10,6 @@ number of row changes, `TIDB_RATE` for another rate. Where `TIDB_BINLOG_DRAINER`
 TiDB-Binlog's own Drainer, the catch-up has it as its baseline, on the same stream, in turns.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """`python -m tests.chaos --minutes 60 [--seed 7] [--copies 1]`: exit code 0, or 1, all is kept."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import secrets

@@ -4,8 +4,6 @@ A Pump may say that the list of a log was put back (PS-3312) from the restore on
 whole again, and only of a log whose list the restore has changed.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping

@@ -13,8 +13,6 @@ Each Pump has its supervisor, as in production: one that ends because another on
 started again.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

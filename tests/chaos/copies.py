@@ -6,8 +6,6 @@ while the Pump is dead whose disk is to be deleted: it changes no list any more,
 another Pump puts is headed by that one's disk, which has everything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 

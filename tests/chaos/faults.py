@@ -1,7 +1,5 @@
 """The bodies of the faults: each breaks something for as long as its block lasts, then mends it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

@@ -13,8 +13,6 @@ to one owner, and nobody else changes them, so no answer that is missing makes a
 a later transaction. A transaction that was not `decided` can never be committed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ well. `entry` says which transactions are downstream; everything else follows fr
 in the order of `commit_ts`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ What a fault takes away, a node says by a warning or an error with a code, and c
 error is a find, and a traceback always is: it is a defect.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A Pump starts another one for each log that it takes over. They run on if it is 
 on ports that nobody knows before; a machine that dies or stands still takes all of them along.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -7,8 +7,6 @@ nothing. Which disks may be lost is no matter of the plan: at least one with all
 stay, and only the running cluster knows which have that (`tests.chaos.copies`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The reader downstream: one consistent snapshot after the other, all the time."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

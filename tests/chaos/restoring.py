@@ -5,8 +5,6 @@ that runs DDL is down from before the backup until all Pumps serve again: the cl
 continue with nothing lost. Meanwhile transactions are written, and logs are taken over.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a run comes to: its faults and how they went, its figures, and the table at its end."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A run that breaks off is mended as far as that goes: where all comes downstream 
 any other, else up to the checkpoint of the Drainer.
 """
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

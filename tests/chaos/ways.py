@@ -5,8 +5,6 @@ proxies. A thread looks which ports there are, and lets the machine's proxy list
 at the addresses of the callers.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Mapping

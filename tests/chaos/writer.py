@@ -8,8 +8,6 @@ large transaction. The first writer has a thread that runs DDL. SIGTERM ends it 
 knows what became of all it sent, or has waited for that for long enough.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """Every Pump is gone, and comes back."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A minute of chaos: random faults on a whole cluster, and everything is right in the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Clocks that jump, and a DDL history that is put back: nothing changes without a word."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Sequence

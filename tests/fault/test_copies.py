@@ -4,8 +4,6 @@ A Pump that a test declares dead is killed with -9 and its data folder deleted. 
 reader of the stream (`tests/kit/workloads/judged_stream.py`).
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from pathlib import Path

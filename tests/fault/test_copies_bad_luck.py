@@ -1,7 +1,5 @@
 """What operators and bad luck do to Pumps with copies: each is refused, said, or loses nothing."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

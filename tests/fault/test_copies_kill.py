@@ -7,8 +7,6 @@ ever lost, and none while the other copy is not whole yet. Rounds have the seeds
 `PENSTOCK_FIRST_ROUND` (1) on, and are `PENSTOCK_ROUNDS` (2).
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -1,7 +1,5 @@
 """Bits flip in a log with copies: they are put back from the other disk, whoever meets them."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess

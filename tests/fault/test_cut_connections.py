@@ -1,7 +1,5 @@
 """A connection to a Pump that is cut at any byte: no acknowledged write is lost, none doubled."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import socket

@@ -3,8 +3,6 @@
 A Drainer's pipeline in this process, fed from a ledger, writes into a real server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

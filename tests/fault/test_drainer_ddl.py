@@ -1,7 +1,5 @@
 """A DDL that stops the Drainer, and what an operator does about it; a schema history gone bad."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

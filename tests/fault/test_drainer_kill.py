@@ -1,8 +1,6 @@
 """A Drainer that is killed, a downstream that goes away, Pumps that die and join: nothing is lost,
 nothing is applied twice, and what cannot continue says why."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -1,7 +1,5 @@
 """Transactions in a Drainer that are much larger than its memory, and a kill in their middle."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from contextlib import closing

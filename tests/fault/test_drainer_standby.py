@@ -1,8 +1,6 @@
 """Two Drainers on one downstream: one writes, the other stands by; whichever way the first ends,
 the second continues within seconds, and they never stop each other."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

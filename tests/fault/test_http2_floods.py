@@ -4,8 +4,6 @@ Whatever a peer sends, its connection ends with a named fault or is held up; the
 others meanwhile, holds nothing of the attacker's afterwards, and its memory stays within `ROOM`.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ A Pump freezes the garbage collector's objects and lets it run rarely, so an obj
 cycle stays for as long as the process. These tests turn the collector off.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

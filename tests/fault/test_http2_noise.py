@@ -4,8 +4,6 @@ Each is sent to a server's process on a connection of its own. Whatever it is, t
 or answers, serves others, and logs no error of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -4,8 +4,6 @@ What an operator may do to topics does not: retention, more partitions, the topi
 was dropped.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Real Pumps and a real Drainer; each row is a transaction, so what is missing dow
 its commit_ts.
 """
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from pathlib import Path

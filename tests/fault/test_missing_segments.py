@@ -1,7 +1,5 @@
 """A segment of the log is gone: who learns what, and the way on that an operator can choose."""
 
-from __future__ import annotations
-
 import logging
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Machines are emptied, logs are moved and Pumps upgraded under load: no writer waits for it."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

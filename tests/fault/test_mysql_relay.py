@@ -1,7 +1,5 @@
 """Faults around the relay log, on a real MariaDB: afterwards its files are the server's again."""
 
-from __future__ import annotations
-
 import random
 import signal
 import subprocess

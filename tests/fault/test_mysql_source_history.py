@@ -1,7 +1,5 @@
 """A server, checkpoint or relay log that was put back: two histories are never taken for one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

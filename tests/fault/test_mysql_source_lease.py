@@ -1,7 +1,5 @@
 """A source that loses its lease because it, or etcd, slept: it continues if no one else had it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

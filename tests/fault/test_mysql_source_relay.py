@@ -1,7 +1,5 @@
 """What befalls the relay log below a source, and what is large in it: the Pumps get rows once."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What befalls the server that a source reads, through the source to the Pumps: rows come once."""
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 import time

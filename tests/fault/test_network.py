@@ -3,8 +3,6 @@
 Real Pumps behind proxies; the ledger judges what the merge emits.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -7,8 +7,6 @@ names the range; or what is missing was declared lost by name, and is exactly th
 A command is added by one line in `COMMANDS`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sqlite3

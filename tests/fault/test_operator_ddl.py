@@ -5,8 +5,6 @@ or a DDL is one that SQLite has not. Whatever is decided about each, what is mis
 the end is what the Drainer's figures say, table by table and column by column.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import threading

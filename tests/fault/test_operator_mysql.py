@@ -5,8 +5,6 @@ source can follow. So what is missing downstream can be counted from the two sid
 be what `penstock source status` says of each table, but for one whose reload was ended.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """A shop with an outbox and real Pumps: an order is in both or in neither, whatever dies when."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import threading

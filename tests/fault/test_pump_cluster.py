@@ -1,7 +1,5 @@
 """A Pump whose neighbours fail: etcd away, Drainers dead or deaf, the oracle frozen."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

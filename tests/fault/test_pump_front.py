@@ -3,8 +3,6 @@
 Nothing that was acknowledged is lost, nothing is there twice, and other callers notice nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import socket

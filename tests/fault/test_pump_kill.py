@@ -1,7 +1,5 @@
 """kill -9 under load, again and again: no acknowledged binlog lost, none invented, order kept."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

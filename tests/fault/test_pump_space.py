@@ -1,7 +1,5 @@
 """A real Pump on a small volume that fills up: what is refused, what continues, how it recovers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A program that reads the stream is killed, and Pumps with it: its audit has each row once."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

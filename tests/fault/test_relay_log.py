@@ -1,7 +1,5 @@
 """The upstream is gone, the downstream is behind, and the relay log has the rest."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

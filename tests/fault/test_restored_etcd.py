@@ -2,8 +2,6 @@
 name both histories and refuse to choose.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A data folder with the only copy of a log is put back from a backup, or comes back later."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Spark's tasks, executors, workers and the driver's JVM are killed while rows
 flow, with speculation on; every change arrives once, of tables without keys too."""
 
-from __future__ import annotations
-
 import random
 import time
 

@@ -5,8 +5,6 @@ transactions has a bound of two generations, so it is measured once both are ful
 processes is a source, which reads what is written on a real MariaDB all the while.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -6,8 +6,6 @@ the unsynced sectors and with an index as it was, as it once was, or with none. 
 the stream all the way and must see every committed transaction once, in order.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Flipped bits and missing files: named with file and offset, or harmless, but never silent."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable, Iterator

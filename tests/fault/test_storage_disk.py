@@ -1,7 +1,5 @@
 """Disks that are full, fail or are slow, and a process that runs out of descriptors."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Killed at each step of the storage, a real process loses nothing that it acknowledged."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Large binlogs in the log: crashes at every step, cuts at every byte, purges, a lost index."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

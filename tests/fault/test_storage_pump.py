@@ -1,7 +1,5 @@
 """A real Pump that dies at each step, or whose disk fails, under writers who keep the protocol."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Every state in which a crash may leave the log, opened with each index it may come with."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

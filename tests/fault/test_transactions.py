@@ -3,8 +3,6 @@
 Each against real Pumps; what is emitted is what the Drainer's merge makes of their streams.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import signal

@@ -1,7 +1,5 @@
 """Batches on a real MariaDB: every value arrives, in any order of changes, through any outage."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

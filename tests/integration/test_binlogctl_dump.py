@@ -1,7 +1,5 @@
 """`penstock ctl dump` on real data folders: whole, torn, damaged, and in use."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """CHECKs that a statement leaves without a name have one that each server knows them by."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tables of one server's collations on servers that have others: mapped, refused, never merged."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Iterator

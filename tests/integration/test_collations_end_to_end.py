@@ -1,7 +1,5 @@
 """From one server through source, Pump and Drainer to another of other defaults: the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

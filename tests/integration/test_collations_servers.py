@@ -1,7 +1,5 @@
 """What is known of charsets and collations is what three servers say of theirs."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The console of a real cluster in a real Chromium: what an operator sees, and what they can do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count

@@ -1,7 +1,5 @@
 """A Drainer dies before or after a DDL and before its checkpoint: the next one does it once."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from contextlib import closing

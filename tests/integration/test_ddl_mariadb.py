@@ -4,8 +4,6 @@ Each statement is planned against the catalog, its jobs' queries run on the serv
 server's own description of all columns and indexes is held against the tracked one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -10,8 +10,6 @@ made for a foreign key, which is written out here and stays; the part of a long 
 of MyISAM holds; and NULL of an AUTO_INCREMENT.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

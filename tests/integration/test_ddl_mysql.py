@@ -1,7 +1,5 @@
 """What the catalog says after a MySQL's DDL is what a MySQL, and a newer MariaDB, say after it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import closing

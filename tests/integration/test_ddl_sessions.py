@@ -1,7 +1,5 @@
 """DDL that computes values, in many sessions of real servers: downstream equals upstream."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The demo, smaller: writers, Pumps, Drainer, Spark and downstream end identical, and are gone."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What a session with a real MariaDB fixes: marks of loop-back control, sql_mode, time zones."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

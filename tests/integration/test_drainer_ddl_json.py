@@ -1,7 +1,5 @@
 """`penstock drainer ddl` without a Drainer, on a real etcd: for programs, for which downstream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

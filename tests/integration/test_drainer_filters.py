@@ -1,7 +1,5 @@
 """Filters and routes through real Pumps and a real Drainer, into SQLite and MariaDB."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

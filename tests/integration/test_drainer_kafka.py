@@ -1,7 +1,5 @@
 """Real Pumps and a real Drainer with Spark write to Kafka, and a standby takes over."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A real Pump and real Drainers with Spark write a lake, which is read as the guide says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

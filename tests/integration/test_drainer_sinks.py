@@ -1,7 +1,5 @@
 """From writers to a downstream through real Pumps, a real Drainer and real Spark tasks."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

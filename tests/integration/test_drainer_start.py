@@ -1,8 +1,6 @@
 """What stops a Drainer is said in one line before Spark takes its seconds, and Spark's own lines
 are in a file and never in the Drainer's log."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

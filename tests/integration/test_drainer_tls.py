@@ -1,7 +1,5 @@
 """Who gets into a Drainer, whom it trusts, and an etcd that wants certificates."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from contextlib import suppress

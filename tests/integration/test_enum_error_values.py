@@ -1,8 +1,6 @@
 """An ENUM's error value ('' with index 0) arrives as it is, from a load straight into the sink too;
 what does not fit is still refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """An etcd with users, and one that is reached by IPv6 alone: a Pump and a writer work with both."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The schema fence between writers and DDL, with writers that linger, die, freeze and return."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The oracle over elections, deaths, frozen leaders, wrong clocks and outages of etcd."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

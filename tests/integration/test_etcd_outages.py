@@ -1,7 +1,5 @@
 """etcd is killed, frozen and restarted under calls, watches, leases and locks."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

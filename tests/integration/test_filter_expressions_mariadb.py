@@ -1,7 +1,5 @@
 """Expressions of the row filter yield what a real MariaDB yields for the same rows."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An operator gives up a DDL that a restored etcd lacks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An upsert on a real MariaDB meets another row than the one that was meant: nothing is changed."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

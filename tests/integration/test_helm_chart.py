@@ -1,7 +1,5 @@
 """The chart, rendered by Helm itself, is the manifests that are committed; each choice fits too."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 h2spec and grpc-go's client run with the long sweeps: `deploy/go.sh` builds them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl

@@ -1,7 +1,5 @@
 """Keys that a statement leaves without a name have, downstream, the names that upstream chose."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import closing
 

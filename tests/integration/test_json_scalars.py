@@ -1,7 +1,5 @@
 """JSON scalars with types that JSON text has not, from a MySQL into a MySQL and a MariaDB."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

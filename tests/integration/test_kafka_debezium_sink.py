@@ -1,7 +1,5 @@
 """Debezium's own JDBC sink, in Kafka Connect, rebuilds a server's tables from our messages."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Flink's own readers of canal-json, Debezium JSON and Maxwell JSON get what was written."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

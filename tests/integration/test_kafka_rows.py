@@ -1,7 +1,5 @@
 """A real broker: rows by transaction, and rows that are too large for their topic."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import defaultdict

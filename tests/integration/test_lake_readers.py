@@ -1,7 +1,5 @@
 """Each state that a lake promises is, to readers that are not ours, what a MariaDB held then."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime

@@ -1,7 +1,5 @@
 """Slices of a transaction on a real MariaDB leave what the whole transaction would leave."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from typing import Any
 

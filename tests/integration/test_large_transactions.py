@@ -1,7 +1,5 @@
 """Transactions of gigabytes through a real Pump: bounded memory, the same bytes, no one waits."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """A downstream whose names are in lower case (`lower_case_table_names` = 1) is followed."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterator

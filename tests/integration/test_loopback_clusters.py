@@ -1,7 +1,5 @@
 """Two clusters that replicate each other: nothing goes back to where it came from."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from pathlib import Path

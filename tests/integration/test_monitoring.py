@@ -1,7 +1,5 @@
 """A real Prometheus scrapes a real cluster: every plot has data, and alerts tell what is true."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Foreign keys by which a MariaDB changes rows below its binlog: none gets past a source unseen."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The certificates that a MySQL makes for itself: they hold no host name, and are of some use."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

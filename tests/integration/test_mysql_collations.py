@@ -4,8 +4,6 @@ Three upstreams with the defaults of their releases, or of long ago, and a sourc
 cluster's catalog says of every column is what the server's information_schema says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`penstock source check`, `inject` and the others as commands on a real MariaDB."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

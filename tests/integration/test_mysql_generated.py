@@ -1,7 +1,5 @@
 """Generated columns, which some servers leave out of what they log, downstream as upstream."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One table that cannot be followed does not stop the others: it is left out, and counted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of a real server reach another one whole, once, and as they were at one moment."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

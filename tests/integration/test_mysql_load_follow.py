@@ -1,7 +1,5 @@
 """A source that loads first and then follows: out comes what the server has, whatever happens."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

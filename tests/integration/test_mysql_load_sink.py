@@ -1,7 +1,5 @@
 """A load straight into the downstream, killed and cut off, then the binlog through the Pumps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of two servers replicated into one of a third, whose DDL comes in different orders."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack

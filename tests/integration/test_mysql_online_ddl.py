@@ -1,7 +1,5 @@
 """gh-ost and pt-osc alter tables of a server while rows change: downstream follows the result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

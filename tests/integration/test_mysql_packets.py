@@ -1,7 +1,5 @@
 """Rows near a server's `max_allowed_packet`: what it holds comes out, though events are larger."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers

@@ -1,7 +1,5 @@
 """The relay log of a real server: its files, byte for byte, whatever happens in between."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path

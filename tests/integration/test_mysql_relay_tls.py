@@ -1,7 +1,5 @@
 """A relay over TLS: the server's certificate is checked, the client's is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A table is loaded again while its source continues with all others, each change exactly once."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Iterator

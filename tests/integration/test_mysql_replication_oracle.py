@@ -5,8 +5,6 @@ signs, DECIMAL, FLOAT, DOUBLE, dates and times that are not zero, texts, bytes a
 bytes for texts, so they are ASCII here.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 import struct

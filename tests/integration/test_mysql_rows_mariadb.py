@@ -1,7 +1,5 @@
 """Random schemas and histories on a real MariaDB: what is decoded is what SELECT said."""
 
-from __future__ import annotations
-
 import random
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """A MariaDB's changes through a real source and real Pumps: out comes what its tables hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

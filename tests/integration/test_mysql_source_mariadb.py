@@ -1,7 +1,5 @@
 """What only a MariaDB has, from it to the Pumps: sequences, UUID and INET columns, phases."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Values and columns that servers allow and others do not, from a MariaDB to the Pumps."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Random histories on real servers: their binlogs, transcoded, are what their tables hold."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`penstock verify` on two real servers: what differs is named, and repaired when asked for."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """A cluster with Pumps of TiDB-Binlog beside ours: one command for both, and the way over."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The outbox in a real MariaDB: its locks and its primary key decide, no matter who is first."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

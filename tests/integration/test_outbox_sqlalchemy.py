@@ -1,7 +1,5 @@
 """The outbox with a session of SQLAlchemy: its objects and Penstock's rows, both or neither."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

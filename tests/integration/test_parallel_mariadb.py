@@ -1,7 +1,5 @@
 """Mode `parallel` on a real MariaDB: partitions at once, deaths between them, and a take-over."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Writers that choose among real Pumps by what those report: score and labels."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What an operator sees of a real Pump: pages, metrics, health and reflection."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A Pump that waits for etcd says so, on its pages and to its callers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What an operator can rely on: purges, going offline, and whose data and name it is."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterator

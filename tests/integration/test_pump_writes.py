@@ -1,7 +1,5 @@
 """Real Pumps and a real etcd: what writers, pullers and operators can rely on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The operator's command against a real etcd and a real Pump."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Writers against real Pumps: what was committed is streamed, once, in order, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

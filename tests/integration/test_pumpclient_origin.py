@@ -1,7 +1,5 @@
 """What a writer passes on from elsewhere says so in the Pumps' streams; no DDL is done twice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The quick starts of the documentation, command by command, as they stand there."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reparo: what a Drainer wrote into files comes back, at any moment, in any sink, once."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import itertools

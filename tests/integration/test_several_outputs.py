@@ -1,7 +1,5 @@
 """Three Drainers of a cluster: into a SQLite, into files and into a Kafka, each at its own pace."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """The same job on a real Spark cluster: the tasks are in other JVMs' Python processes, the code
 comes to them in a zip, the rows from the Pumps, and a machine that goes away changes nothing."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

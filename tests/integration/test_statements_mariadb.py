@@ -1,7 +1,5 @@
 """Strategy `statements` on a real MariaDB: queues at once, and a Drainer that dies between them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ Foreign keys: the upstream is a MariaDB that enforces them, cascades included; t
 every row that a transaction changed, those that a cascade changed too, as TiDB's does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs read the stream of real Pumps: in commit order, each transaction once, from anywhere."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """TiDB's own reader of TiDB-Binlog's topics reads ours, from the beginning and from a commit_ts."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

@@ -3,8 +3,6 @@
 The same on a real TiDB is in `tests/tidb/test_downstream.py`.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The TiDB is scripted: its jobs, binlogs, PD and TiKV. Pump, etcd, Drainer and all messages are real.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 PD and TiKV are scripted (`tests/kit/fakes/scripted_tidb.py`); Pump, etcd and all messages are real.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

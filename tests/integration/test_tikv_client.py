@@ -1,7 +1,5 @@
 """What a Pump asks of PD and TiKV over gRPC, while regions, leaders, stores and PDs change."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

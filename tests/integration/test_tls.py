@@ -3,8 +3,6 @@
 Refusals are judged by the answer that the refused one gets, or by the Pump's log.
 """
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TLS to what is not ours, an etcd and a PD, and of the pages when they leave the machine."""
 
-from __future__ import annotations
-
 import socket
 import time
 import urllib.error

@@ -1,8 +1,6 @@
 """A certificate that is refused is an operator's business, said at once and with its file; a node
 that restarts is not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

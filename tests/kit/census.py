@@ -5,8 +5,6 @@ of all settings, and the documents. Patterns are counted per 10,000 words of doc
 docstrings and comments; code in them does not count.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -5,8 +5,6 @@ minutes (`--seconds`), and takes a picture of the console on each screen; then a
 Drainer, and it takes one more of what the console shows of that.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

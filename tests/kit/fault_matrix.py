@@ -8,8 +8,6 @@ Tests name their faults by a mark, which this module reads from their source tex
 sweeps. A second test of the same fault has a mark with the fault only.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sink target: the target of a URL, as the class that a test expects."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from drainer.settings.targets import Target, target_of

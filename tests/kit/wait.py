@@ -5,8 +5,6 @@ depends on the machine. It is only for code whose every wait is a timer of the e
 waits for a thread or a socket would see its time-outs pass at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 import sys

@@ -1,7 +1,5 @@
 """A real TiDB as downstream: its sessions, its limits, its DDL jobs, and `penstock verify`."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

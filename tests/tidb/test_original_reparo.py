@@ -5,8 +5,6 @@ where `TIDB_BINLOG_REPARO` is the path of that program, as the Drainer's in
 `tests/bench/tidb_upstream.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

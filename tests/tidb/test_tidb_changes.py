@@ -1,7 +1,5 @@
 """What TiDB's sessions write, and alter meanwhile, is equal in a TiDB, a MariaDB and an SQLite."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """A DDL of a TiDB computes downstream what it did upstream, in the session that it ran in."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, closing

@@ -1,7 +1,5 @@
 """kill -9 of a TiDB, of a Pump, of the Drainers: nothing is lost, nothing is there twice."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The quick start with a TiDB, command by command, as it stands in the documentation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a TiDB brings back after it was dropped is brought back in a TiDB, or refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is tracked of a TiDB's schema is what the TiDB says of it, after DDL of every kind."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

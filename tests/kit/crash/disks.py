@@ -3,8 +3,6 @@
 A `small_disk` takes no privileges; a `Volume` needs root, and can be filled, grown and emptied.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 python -m tests.kit.crash.dying_writer MOMENT DATABASE ETCD_URLS ORDER
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

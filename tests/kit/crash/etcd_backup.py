@@ -1,7 +1,5 @@
 """Backups of a real etcd: one is taken, and put back after the cluster has moved on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A process keeps the mounts for as long as the one that has started it lives; oth
 `inside`, and are what they would be otherwise, their process ids too.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Libraries in C that are preloaded into a process, to let it see what seldom happens."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -5,8 +5,6 @@ written since. `legal_states` then yields what the next boot may find, by the mo
 pump/store/storage.py: synced bytes and names are there; of the others any sectors are, or zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -10,8 +10,6 @@ the connections of one of them. Other ports of the same machine may be added and
 `unforward`): what concerns the proxy concerns their connections, too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

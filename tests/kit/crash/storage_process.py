@@ -10,8 +10,6 @@ hold the survivors against:
     purging TS            about to purge what is before TS
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lake reader: Polars, which finds its way by what the guide says of a lake and nothing else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ That is another Spark than a Drainer's, so no Python is ours there: what it read
 Parquet files.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -8,8 +8,6 @@ another file, syncs it, renames it and syncs the folder: a crash leaves the old 
 What a sink delivered after the saved checkpoint it delivers again, so its consumers must bear that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

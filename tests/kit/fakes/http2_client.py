@@ -1,7 +1,5 @@
 """The other end of a server's connection, in memory: frames as bytes in, frames as tuples out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ It is fed from a `Bank`, its SQL is made by the task's own function in this proc
 into a real downstream. One `run_drainer` is one run, from the checkpoint on to the ledger's end.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack

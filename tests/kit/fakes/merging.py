@@ -3,8 +3,6 @@
 What it emits is what a Drainer would apply, in that order; a ledger can judge it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence

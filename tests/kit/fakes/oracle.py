@@ -1,7 +1,5 @@
 """The oracle's twin in memory, and Penstock's own oracle served by a thread of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

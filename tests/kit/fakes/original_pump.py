@@ -6,8 +6,6 @@ binlog when nothing was written for a while; and goes offline once every Drainer
 has all that it holds.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Each `follow` is one run of it: from the checkpoint downstream up to a timestamp of now.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path

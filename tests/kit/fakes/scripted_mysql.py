@@ -4,8 +4,6 @@ It stands in for what a MariaDB cannot show, MySQL's own paths, and for errors o
 sent is kept in `queries` and `commands`.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A PD of one member, so far as timestamps go, over TLS if it is given a certificate."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

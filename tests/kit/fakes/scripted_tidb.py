@@ -5,8 +5,6 @@ transaction. A store checks where a question belongs before it answers, as TiKV 
 that does not look again after a split or a move gets nothing but region errors.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """A transaction cut into slices and turned into SQL, as a Drainer does it, without one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from drainer.intake.payload import Limits, slices

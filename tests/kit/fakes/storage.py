@@ -1,7 +1,5 @@
 """A Pump's storage on a disk in memory, and the records to feed it with."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

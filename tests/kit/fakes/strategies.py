@@ -1,7 +1,5 @@
 """One batch of several tables through every strategy, each into a schema of its own on a server."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A reader of TiDB-Binlog's files that shares no code with the product but protobuf's messages."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 import tomllib

@@ -1,7 +1,5 @@
 """Processes that serve tests by our own gRPC server; ended after the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ server holds. `FrontProcess` starts it; that it is a process of its own makes it
 end visible.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -5,8 +5,6 @@ grpc/testing/messages.proto and empty.proto that its cases use, described here b
 code would be the only one in this folder.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ It sends frames as they are given, reads frames as they come, and keeps no rules
 window back, answers no settings and no ping unless a test does it. `call` alone behaves.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """What a client really sends: a relay that keeps the bytes of each of its connections."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

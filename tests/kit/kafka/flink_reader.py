@@ -3,8 +3,6 @@
 What a Flink task would run for `'format' = 'canal-json'` is called directly, without a Flink.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A reader of all topics under a prefix, with `isolation.level=read_committed`, to their ends."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Positions are counted here and have 64 bits: an event's own `end_position` is mo
 events that MariaDB 11.4 and later wrote through its cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from io import BytesIO
 from typing import BinaryIO

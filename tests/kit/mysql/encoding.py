@@ -4,8 +4,6 @@
 and what servers compress, have functions of their own.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from functools import singledispatch

@@ -1,7 +1,5 @@
 """Encoder of MySQL's binary JSON, and of the changes of a partial update."""
 
-from __future__ import annotations
-
 import struct
 
 from pumpclient.mysql.events.frame import pack_number

@@ -1,7 +1,5 @@
 """Tables of every type and kind of key, and a load as a process that can be killed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A relay unit in a thread of the test, and what its files are held against."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

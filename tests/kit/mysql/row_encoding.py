@@ -3,8 +3,6 @@
 The inverse of `pumpclient.mysql.rows`; a value's bytes follow from its column alone.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Table maps of a stream: each TABLE_MAP is taken, and gives the decoder of the rows after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from penstock.codes import Code

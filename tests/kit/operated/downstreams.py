@@ -1,7 +1,5 @@
 """Downstreams as an operator meets them, who works there by hand: a file, and a server."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

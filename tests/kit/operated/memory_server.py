@@ -5,8 +5,6 @@ be made on demand: rows of a session with MINIMAL images, DDL that was not logge
 logged as statements. What was logged is kept as `log`, for the one that judges.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 The world around it is `tests.kit.operated.source_world`.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -3,8 +3,6 @@
 With `--to N` all seeds from SEED up to N are run and counted instead, a line for each thousand.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 

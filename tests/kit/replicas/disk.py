@@ -1,7 +1,5 @@
 """A data folder with one copy of the log: what was not synced may be gone after a crash."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A rule that the simulation does not miss is one that it does not test. Those of 
 method each; a switch replaces it. Those that a shell has to keep are flags of the world.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """etcd with the entry of one log, and the status that names the log's address."""
 
-from __future__ import annotations
-
 from penstock.cluster.log_entry import LOGS, Found, LogEntries, LogEntry
 from penstock.cluster.node_registry import EntryGuard, NodeKind, NodeState, NodeStatus, Registry
 from tests.kit.fakes.etcd import Kv, MemoryEtcd, Snapshot

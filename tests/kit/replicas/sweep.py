@@ -1,7 +1,5 @@
 """Many runs, counted: of one log's core (`tests.kit.replicas`), or whole Pumps (`.simulation`)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -33,8 +33,6 @@ its Pump may try to take over, and the log is not moved to it.
 The module is long because what happens in the world draws from one source of chance.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

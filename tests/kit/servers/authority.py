@@ -1,7 +1,5 @@
 """A certificate authority for tests: certificates of any name, valid or expired, in PEM files."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from dataclasses import dataclass

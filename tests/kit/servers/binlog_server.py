@@ -1,7 +1,5 @@
 """Servers that write a binlog, of every flavour, and what a relay log of them is compared with."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

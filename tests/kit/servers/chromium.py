@@ -7,8 +7,6 @@ Neither a driver nor a package is needed for that; https://chromedevtools.github
 has the methods.
 """
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

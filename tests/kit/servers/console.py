@@ -1,7 +1,5 @@
 """A real console, a `penstock console` process; and axe-core, which finds barriers in its page."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any, Self

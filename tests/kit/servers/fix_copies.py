@@ -1,7 +1,5 @@
 """Three Pumps that keep copies of each other's logs."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A real Drainer: a `python -m drainer` process with Spark, killed, stopped and started at will."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

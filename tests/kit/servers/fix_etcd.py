@@ -1,7 +1,5 @@
 """A real etcd on a private port, with its data below pytest's temporary folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

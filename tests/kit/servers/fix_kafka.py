@@ -4,8 +4,6 @@ Their jars are fetched by the set-up of `make test-slow`, so a test with one of 
 `kafka` and `slow`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

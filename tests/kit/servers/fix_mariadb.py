@@ -8,8 +8,6 @@ on. A test that uses one of them is marked `mariadb`.
 Durability is the real thing (`innodb_flush_log_at_trx_commit=1`), because the tests kill it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 

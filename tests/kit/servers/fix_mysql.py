@@ -8,8 +8,6 @@ same with every user database dropped, and running again if the test before left
 `deploy/servers.sh` unpacks both. A test that uses one of them is marked `mysql` or `mariadb`.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

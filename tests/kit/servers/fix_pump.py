@@ -1,7 +1,5 @@
 """Real Pumps: `python -m pump` processes that can be killed, stopped and started on their data."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@ Its programs run with default settings; here each has a port of its own, from th
 that can be and else in the text.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A whole replication for a test: Pumps, a writer with a model, and a Drainer into a downstream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Real `penstock source` processes: to start, kill and ask, and what comes out of their Pumps."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path

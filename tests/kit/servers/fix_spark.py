@@ -3,8 +3,6 @@
 The workers are at 127.0.0.1 and 127.0.0.2, because Spark speculates on another host only.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

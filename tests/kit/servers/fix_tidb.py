@@ -4,8 +4,6 @@
 that an online DDL of one meets the writes of another, and a Drainer into each downstream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -4,8 +4,6 @@
 test that uses one of them is marked `tidb`, and runs with `make test-tidb`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

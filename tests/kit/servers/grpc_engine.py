@@ -1,7 +1,5 @@
 """A gRPC server of either engine with methods of a test, in a thread with a loop of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

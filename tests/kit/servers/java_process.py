@@ -1,7 +1,5 @@
 """A Java beside the test, whose classes py4j reaches: readers of outputs that run on no Python."""
 
-from __future__ import annotations
-
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kafka Connect in one process, `ConnectStandalone`, and Debezium's JDBC sink for it."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A node of ours as a process: started from settings, judged by its log, killed at will."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

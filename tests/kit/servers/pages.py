@@ -1,7 +1,5 @@
 """Asks a node's HTTP pages."""
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.request
 

@@ -1,7 +1,5 @@
 """A private Prometheus, loopback only, that scrapes given nodes with the rules of the project."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.parse

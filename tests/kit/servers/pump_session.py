@@ -1,7 +1,5 @@
 """A writer and operator at one Pump, binlog by binlog, through both of its services."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import grpc

@@ -8,8 +8,6 @@ JSON                      sorted, in Python's spelling
 everything else           as the server spells it
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -16,8 +16,6 @@ What must hold:
     progress  in the end every DDL is decided, and a Pump joins beside a Drainer that is dead
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from dataclasses import dataclass, field

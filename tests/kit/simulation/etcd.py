@@ -4,8 +4,6 @@ Who calls waits for the network. A call may be lost before or after it was carri
 transaction that was given up may be carried out later.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ committed, at this commit_ts; it comes once. That they come in order, the merger
 the end: each one whose Prewrite was acknowledged, and that committed, has come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Those of the core have theirs in `tests/kit/replicas/rules.py`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

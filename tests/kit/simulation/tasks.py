@@ -10,8 +10,6 @@ happens between two such places happens at once, and the same seed gives the sam
 Tasks belong to a process, and die with it: a killed one ends where it is parked, by `Killed`.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import queue

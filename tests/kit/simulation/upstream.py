@@ -16,8 +16,6 @@ An operator answers each stop, and each error of the Drainer, by `penstock sourc
 What must hold once nothing fails any more: downstream has the numbers of the upstream.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import uuid

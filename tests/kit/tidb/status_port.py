@@ -9,8 +9,6 @@ With `start_job_id` and with `limit` a server that knows the first answers newes
 oldest first. A fault holds until it is taken back.
 """
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

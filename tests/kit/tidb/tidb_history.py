@@ -5,8 +5,6 @@ case, it finishes some time after its binlog was committed, versions are skipped
 tables are those of the job alone, and what it asks for is in `raw_args`.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ What is read together with the checkpoint must be the ledger's state at that `co
 money in all accounts must be the bank's, at every read.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

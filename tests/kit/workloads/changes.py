@@ -5,8 +5,6 @@ under the column's collation, and encodes what it accepts. A history is drawn as
 that hypothesis can shrink it.
 """
 
-from __future__ import annotations
-
 import itertools
 import unicodedata
 from collections.abc import Sequence

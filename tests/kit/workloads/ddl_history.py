@@ -1,7 +1,5 @@
 """Random histories of DDL over every kind of statement, from a seed; mostly about what is there."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import TypeVar

@@ -7,8 +7,6 @@ what it stops at, and the DDL that it is to override, and does by hand what `tra
 in the `OperatedDownstream` where the Drainer writes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

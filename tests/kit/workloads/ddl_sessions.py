@@ -5,8 +5,6 @@ reads the binlog's file, executes statements as a source does into a catalog, an
 JSON brings them, through the sink. Rows are copied by their values, because only DDL is tried.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 What a value reads as in a MySQL or MariaDB, and in a file, follows from it: `as_text`.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A stream of inserts for sinks of events: one table, transactions of chosen rows, and its DDL."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

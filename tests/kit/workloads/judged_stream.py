@@ -4,8 +4,6 @@ The audit is a named reader in a process of its own, so Pumps keep and drain for
 Drainer, and no Spark is needed.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """Streams for lakes: DDL, and batches of changes in the blocks that a Drainer's tasks make."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

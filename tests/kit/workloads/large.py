@@ -1,7 +1,5 @@
 """Large transactions: made of bytes or while they are sent, into a storage or to a Pump."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The oracle of every fault test: each acknowledged Commit is pulled exactly once,
 bytes that were written; nothing is pulled that no one tried to commit.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading

@@ -5,8 +5,6 @@ program is stepped over; `--source` is followed; blocks of `if` and `while` run 
 `let` sets to a text are put in where `eval` uses them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ three, and swap unique values within one transaction. Every row is known to the 
 the last commit is what every downstream must hold.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """Stalls: how long, at most, something that ought to move has stood still."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 python -m tests.kit.workloads.steady_writer ETCD_URLS THREADS
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

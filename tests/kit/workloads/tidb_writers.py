@@ -1,7 +1,5 @@
 """Sessions that change rows on several TiDB servers at once, whatever happens to those."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
