@@ -56,7 +56,7 @@ from penstock.codes import Code
 from penstock.ddl import SchemaChange, rename_tables
 from penstock.ddl.catalog import WITHOUT_EFFECT, Catalog
 from penstock.ddl.dropping import DROPS, drops_several, table_by_table, together
-from penstock.ddl.rewrite.explicit_collations import as_made
+from penstock.ddl.rewrite.explicit import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable, coded
 from penstock.node.waiting import doubling

@@ -20,7 +20,7 @@ from penstock.datum.rows.defaults import missing_datum
 from penstock.datum.rows.fields import compile_field
 from penstock.ddl import adopted
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.explicit_timestamps import defined_columns
+from penstock.ddl.rewrite.explicit import defined_columns
 from penstock.ddl.syntax.statements import ValueKind
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator

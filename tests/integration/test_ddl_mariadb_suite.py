@@ -27,7 +27,7 @@ import pytest
 from pymysql.converters import escape_string
 
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
-from penstock.ddl.rewrite.explicit_collations import explicit
+from penstock.ddl.rewrite.explicit import explicit
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo

@@ -2,7 +2,7 @@
 
 Servers disagree about a set's default collation (utf8mb4 alone has three, and sessions may choose).
 A caller that knows the session of a statement writes its choice into the text
-(`penstock.ddl.rewrite.explicit_collations`). For statements that no server has executed, Penstock
+(`penstock.ddl.rewrite.explicit`). For statements that no server has executed, Penstock
 decides like TiDB: the binary collation for the common sets. `plan_ddl` writes that into the
 statements, so that every downstream decides alike.
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
-from penstock.ddl.rewrite.explicit_collations import explicit
+from penstock.ddl.rewrite.explicit import explicit
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from penstock.codes import Code
 from penstock.ddl.charsets import charset_of_collation, collation_name
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.explicit_collations import SessionCollations
+from penstock.ddl.rewrite.explicit import SessionCollations
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import (
     AddColumns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.ddl.charsets import collation_name, full_name, pads
-from penstock.ddl.rewrite.explicit_collations import SessionCollations, explicit
+from penstock.ddl.rewrite.explicit import SessionCollations, explicit
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.statements import StatusVariables, decode_status
 from pumpclient.mysql.gtid import Flavor

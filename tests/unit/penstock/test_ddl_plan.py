@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.ddl.rewrite.explicit_collations import as_made
+from penstock.ddl.rewrite.explicit import as_made
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
 from penstock.schema.tidb_json import job_from_json, job_to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ddl.rewrite.explicit_timestamps import explicit_timestamps
+from penstock.ddl.rewrite.explicit import explicit_timestamps
 
 
 @pytest.mark.parametrize(

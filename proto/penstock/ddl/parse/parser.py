@@ -18,7 +18,7 @@ not read at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from penstock.codes import Code
@@ -65,6 +65,14 @@ def parse(sql: str) -> tuple[Source, list[ast.Statement]]:
     if not statements:
         raise NeedsOperator("the DDL is empty", "give at least one statement", Code.DDL_UNREADABLE)
     return source, statements
+
+
+def rewritten(sql: str, edits_of: Callable[[ast.Statement, Source], Iterable[ast.Edit]]) -> str:
+    """Return the statements in `sql`, each with its edits; raise NeedsOperator as `parse` does."""
+    source, statements = parse(sql)
+    return "; ".join(
+        ast.edited(source.text, each.start, each.end, edits_of(each, source)) for each in statements
+    )
 
 
 def _statement(cur: Cursor) -> ast.Statement:

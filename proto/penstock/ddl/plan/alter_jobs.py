@@ -9,13 +9,7 @@ from penstock.codes import Code
 from penstock.datum.json_sql import text_literal
 from penstock.ddl.parse.versioning import versioned
 from penstock.ddl.plan.jobs import Jobs, named
-from penstock.ddl.rewrite.explicit_collations import (
-    changed_option_edits,
-    convert_edits,
-    key_edits,
-    own_column_edits,
-    period_edits,
-)
+from penstock.ddl.rewrite.explicit import collate_edits, key_edits, own_column_edits, period_edits
 from penstock.ddl.syntax import statements as ast
 from penstock.ddl.tables.actions import live_parts
 from penstock.ddl.tables.alter import altered
@@ -112,15 +106,15 @@ def _edits(operation: ast.Operation, table: TableInfo) -> list[ast.Edit]:
             if given.is_default or (given.says_nothing and given.collate_is_default):
                 clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
                 return [ast.Edit(options.end, options.end, clause)]
-            return changed_option_edits(options)
+            return collate_edits(given)
         case ast.SetDefault(name, ast.Value(kind=kind), at=(start, end)):
             types = {c.name.lower(): c.tp for c in table.columns}
             is_literal = kind not in (ast.ValueKind.NULL, ast.ValueKind.EXPRESSION)
             if is_literal and types.get(name.lower()) in LARGE_TYPES:
                 # A MySQL takes an expression only, a MariaDB both.
                 return [ast.Edit(start, start, "("), ast.Edit(end, end, ")")]
-        case ast.Convert():
-            return convert_edits(operation, table)
+        case ast.Convert(charset, start):
+            return [ast.Edit(start, charset.end, f"{table.charset} COLLATE {table.collate}")]
         case ast.KeyDef():
             return period_edits((operation,), table)
     return []

@@ -1,19 +1,35 @@
-"""The jobs planned so far and the resulting schema, in which planning looks things up."""
+"""The jobs planned so far and the resulting schema, in which planning looks things up.
+
+New names that no MySQL or MariaDB accepts are refused before any object has them.
+Both servers keep names in utf8mb3: no character above U+FFFF, and no NUL (error 1300). A database
+and a table are a file each, whose name has five bytes for most characters beyond ASCII (`@4e2d`); a
+name that does not fit a file system fails there, however few characters it has.
+
+A name that is already in the schema is not checked: an earlier version may have accepted it, and
+DROP and RENAME must stay possible.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.catalog import Catalog
 from penstock.ddl.dropping import Dropped, drop_job
-from penstock.ddl.plan.new_names import check_file_name
-from penstock.ddl.syntax.lexer import Source, quote_name, quote_path
+from penstock.ddl.syntax.lexer import Kind, Source, quote_name, quote_path
 from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import DdlJob, SchemaInfo, TableInfo
+
+_UNFIT = re.compile("[\0\ud800-\udfff\U00010000-\U0010ffff]")
+_FILE_BYTES_MAX = 255 - len(".ibd")
+_ONE_BYTE = re.compile(r"[0-9A-Za-z_$]")
+_THREE_BYTES = re.compile("[\u00c0-\u05ff\u1e00-\u1fff\u2160-\u217f\u24b0-\u24ef\uff20-\uff5f]")
+_RAW_FILE = "#mysql50#"
+"""After this prefix, a server reads the rest as a file name, not as a table name."""
 
 
 class Jobs:
@@ -60,9 +76,7 @@ class Jobs:
     def schema_name(self, name: str | None) -> str:
         wanted = name or self.default_schema
         if wanted is None:
-            raise NeedsOperator(
-                "no database is chosen", "write the table as schema.table", Code.DDL_OBJECT
-            )
+            raise refused("no database is chosen", "write the table as schema.table")
         return wanted
 
     def schema(self, name: str | None) -> SchemaInfo:
@@ -70,9 +84,7 @@ class Jobs:
         wanted = self.schema_name(name)
         found = self.catalog.schema(wanted)
         if found is None:
-            raise NeedsOperator(
-                f"database {wanted!r} does not exist", "create it first", Code.DDL_OBJECT
-            )
+            raise refused(f"database {wanted!r} does not exist", "create it first")
         return found
 
     def find(self, ref: TableRef) -> TableInfo | None:
@@ -83,9 +95,7 @@ class Jobs:
         schema = self.schema(ref.schema)
         table = self.catalog.table(schema.name, ref.name)
         if table is None:
-            raise NeedsOperator(
-                f"table {schema.name}.{ref.name} does not exist", "check the name", Code.DDL_OBJECT
-            )
+            raise refused(f"table {schema.name}.{ref.name} does not exist", "check the name")
         return schema, table
 
     def base_table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
@@ -93,11 +103,8 @@ class Jobs:
         schema, table = self.table(ref)
         if table.kind != "TABLE":
             kind = table.kind.lower()
-            raise NeedsOperator(
-                f"{schema.name}.{table.name} is a {kind}",
-                f"name a table, or a {kind} verb",
-                Code.DDL_OBJECT,
-            )
+            problem = f"{schema.name}.{table.name} is a {kind}"
+            raise refused(problem, f"name a table, or a {kind} verb")
         return schema, table
 
     def check_free(self, schema: SchemaInfo, name: str, unless_id: int = 0) -> None:
@@ -109,11 +116,8 @@ class Jobs:
         if found is None:
             check_file_name(name)
         elif found.id != unless_id:
-            raise NeedsOperator(
-                f"table {schema.name}.{found.name} exists",
-                "drop it or choose another name",
-                Code.DDL_OBJECT,
-            )
+            problem = f"table {schema.name}.{found.name} exists"
+            raise refused(problem, "drop it or choose another name")
 
     def text(self, statement: Statement, *edits: Edit) -> str:
         return edited(self.source.text, statement.start, statement.end, (*statement.edits, *edits))
@@ -130,3 +134,46 @@ def qualified(schema: SchemaInfo, name: str, current: SchemaInfo | None) -> str:
 
 def named(ref: TableRef, schema: SchemaInfo, name: str, current: SchemaInfo) -> Edit:
     return Edit(ref.start, ref.end, qualified(schema, name, current))
+
+
+def check_new_names(source: Source, catalog: Catalog) -> None:
+    """Raise `NeedsOperator` for a name with a character that servers reject in names."""
+    if _UNFIT.search(source.text) is None:
+        return
+    known = set(_known(catalog))
+    for token in source.tokens:
+        unfit = _UNFIT.search(token.text)
+        if unfit and token.kind in (Kind.WORD, Kind.QUOTED) and token.text not in known:
+            raise NeedsOperator(
+                f"the name {token.text!r} has the character U+{ord(unfit[0]):04X}, which MySQL and"
+                " MariaDB do not allow in names",
+                "use characters from U+0001 to U+FFFF",
+                Code.DDL_DEFINITION,
+            )
+
+
+def check_file_name(name: str) -> None:
+    """Raise `NeedsOperator` for a new database or table that cannot be named as a file."""
+    threes = len(_THREE_BYTES.findall(name))
+    ones = len(_ONE_BYTE.findall(name))
+    size = ones + 3 * threes + 5 * (len(name) - ones - threes)
+    if size > _FILE_BYTES_MAX or name.lower().startswith(_RAW_FILE):
+        raise NeedsOperator(
+            f"MySQL and MariaDB have no file for the name {name!r}: its file name has {size} bytes",
+            f"choose a name whose file name has at most {_FILE_BYTES_MAX} bytes (each letter,"
+            f" digit and _ of ASCII 1, most other characters 5) and that is not {_RAW_FILE}…",
+            Code.DDL_DEFINITION,
+        )
+
+
+def _known(catalog: Catalog) -> Iterator[str]:
+    yield from (schema.name for schema in catalog.schemas())
+    for _, table in catalog.tables():
+        yield table.name
+        yield from (column.name for column in table.columns)
+        yield from (index.name for index in table.indexes)
+        yield from table.partitions or ()
+
+
+def refused(problem: str, hint: str) -> NeedsOperator:
+    return NeedsOperator(problem, hint, Code.DDL_OBJECT)

@@ -21,15 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from penstock.codes import Code
 from penstock.ddl.catalog import Catalog
 from penstock.ddl.charsets import resolve
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.parse.views import check_view
 from penstock.ddl.plan.alter_jobs import AlterPlan, emit_altered, other_table, plan_alter
-from penstock.ddl.plan.jobs import Jobs, named, qualified
-from penstock.ddl.plan.new_names import check_file_name, check_new_names
+from penstock.ddl.plan.jobs import Jobs, check_file_name, check_new_names, named, qualified, refused
 from penstock.ddl.rewrite.constraint_names import (
     constraint_edits,
     copied,
@@ -37,16 +36,10 @@ from penstock.ddl.rewrite.constraint_names import (
     within,
     without_columns,
 )
-from penstock.ddl.rewrite.explicit_collations import (
-    key_edits,
-    option_edits,
-    own_column_edits,
-    period_edits,
-)
+from penstock.ddl.rewrite.explicit import key_edits, option_edits, own_column_edits, period_edits
 from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.ddl.tables.table_builder import create_table, emptied
-from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo, TableInfo
 
@@ -76,59 +69,22 @@ class _Plan(Jobs):
     """Plans one statement after the other."""
 
     def add(self, statement: ast.Statement) -> None:
-        match statement:
-            case ast.CreateSchema():
-                self._create_schema(statement)
-            case ast.AlterSchema():
-                self._alter_schema(statement)
-            case ast.DropSchema():
-                self._drop_schema(statement)
-            case ast.CreateTable():
-                self._create_table(statement)
-            case ast.CreateLike():
-                self._create_like(statement)
-            case ast.CreateView():
-                self._create_view(statement)
-            case ast.CreateSequence() | ast.AlterSequence():
-                plan_sequence(self, statement)
-            case _:
-                self._change_tables(statement)
-
-    def _change_tables(self, statement: ast.Statement) -> None:
-        match statement:
-            case ast.DropTables():
-                self._drop_tables(statement)
-            case ast.TruncateTable():
-                self._truncate(statement)
-            case ast.RenameTables():
-                self._rename(statement)
-            case ast.AlterTable():
-                self._alter(statement, statement.ref, statement.parts)
-            case ast.IndexStatement():
-                self._replace_index(statement)
-                part = ast.Part(statement.operation, statement.start, statement.end)
-                self._alter(statement, statement.ref, (part,))
-            case _:
-                raise AssertionError(f"no plan for {type(statement).__name__}")
+        _STEPS[type(statement)](self, statement)
 
     # Schemas.
 
     def _create_schema(self, statement: ast.CreateSchema) -> None:
         found = self.catalog.schema(statement.name)
         if found is not None and statement.or_replace:
-            query = f"DROP DATABASE {quote_name(found.name)}"
-            self.emit(DdlType.DROP_SCHEMA, found, query)
+            self.emit(DdlType.DROP_SCHEMA, found, f"DROP DATABASE {quote_name(found.name)}")
         if self.catalog.schema(statement.name) is not None:
             if statement.if_not_exists:
                 return
-            raise NeedsOperator(
-                f"database {statement.name!r} exists", "choose another name", Code.DDL_OBJECT
-            )
+            raise refused(f"database {statement.name!r} exists", "choose another name")
         check_file_name(statement.name)
         charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
-        schema = SchemaInfo(
-            id=self.next_id(), name=statement.name, charset=charset, collate=collate
-        )
+        made = SchemaInfo(id=self.next_id(), name=statement.name)
+        schema = replace(made, charset=charset, collate=collate)
         absent = "IF NOT EXISTS " if statement.if_not_exists else ""
         query = f"CREATE DATABASE {absent}{_charset_clause(schema)}"
         self.emit(DdlType.CREATE_SCHEMA, schema, query, schema=schema)
@@ -144,8 +100,7 @@ class _Plan(Jobs):
         if statement.if_exists and self.catalog.schema(statement.name) is None:
             return
         schema = self.schema(statement.name)
-        query = f"DROP DATABASE {quote_name(schema.name)}"
-        self.emit(DdlType.DROP_SCHEMA, schema, query)
+        self.emit(DdlType.DROP_SCHEMA, schema, f"DROP DATABASE {quote_name(schema.name)}")
 
     # Tables come and go.
 
@@ -180,10 +135,8 @@ class _Plan(Jobs):
         name = statement.ref.name
         names = copied(like.constraints, like.name, name)
         table = replace(emptied(like), id=self.next_id(), name=name, constraints=names)
-        query = (
-            f"CREATE TABLE {quote_name(table.name)} LIKE"
-            f" {qualified(like_schema, like.name, schema)}"
-        )
+        other = qualified(like_schema, like.name, schema)
+        query = f"CREATE TABLE {quote_name(name)} LIKE {other}"
         self.emit_table(DdlType.CREATE_TABLE, schema, table, query)
 
     def _create_view(self, statement: ast.CreateView) -> None:
@@ -198,13 +151,7 @@ class _Plan(Jobs):
         name = found.name if found is not None else statement.ref.name
         if self.default_schema != schema.name:
             check_view(self.source.slice(statement.select_start, statement.end), schema.name)
-        view = TableInfo(
-            id=self.next_id(),
-            name=name,
-            charset=schema.charset,
-            collate=schema.collate,
-            is_view=True,
-        )
+        view = replace(self._empty_table(schema, name), is_view=True)
         query = self.text(statement, named(statement.ref, schema, name, schema))
         self.emit_table(DdlType.CREATE_VIEW, schema, view, query)
 
@@ -219,9 +166,7 @@ class _Plan(Jobs):
             if not schema or not found or found.kind not in kinds or found.id in dropped:
                 if statement.if_exists:
                     continue
-                raise NeedsOperator(
-                    f"{kind.lower()} {ref.name!r} does not exist", "check the name", Code.DDL_OBJECT
-                )
+                raise refused(f"{kind.lower()} {ref.name!r} does not exist", "check the name")
             dropped[found.id] = schema.name, found
         if dropped:
             self.emit_drop(tuple(dropped.values()))
@@ -243,6 +188,34 @@ class _Plan(Jobs):
             table_name=table.name,
             table=table,
         )
+
+    def _empty_table(self, schema: SchemaInfo, name: str) -> TableInfo:
+        made = TableInfo(id=self.next_id(), name=name)
+        return replace(made, charset=schema.charset, collate=schema.collate)
+
+    def _create_sequence(self, statement: ast.CreateSequence) -> None:
+        schema = self.schema(statement.ref.schema)
+        found = self.catalog.table(schema.name, statement.ref.name)
+        if found is not None and statement.if_not_exists:
+            return
+        if found is not None and found.kind == "TABLE" and statement.or_replace:
+            self.emit_drop(((schema.name, found),))
+            found = None
+        if found is not None and not (found.is_sequence and statement.or_replace):
+            self.check_free(schema, statement.ref.name)
+        name = found.name if found is not None else statement.ref.name
+        sequence = replace(self._empty_table(schema, name), is_sequence=True)
+        query = self.text(statement, named(statement.ref, schema, name, schema))
+        self.emit_table(DdlType.CREATE_SEQUENCE, schema, sequence, query)
+
+    def _alter_sequence(self, statement: ast.AlterSequence) -> None:
+        owner = self.catalog.schema(self.schema_name(statement.ref.schema))
+        found = None if owner is None else self.catalog.table(owner.name, statement.ref.name)
+        if owner is not None and found is not None and found.is_sequence:
+            query = self.text(statement, named(statement.ref, owner, found.name, owner))
+            self.emit_table(DdlType.ALTER_SEQUENCE, owner, found, query)
+        elif not statement.if_exists:
+            raise refused(f"sequence {statement.ref.name!r} does not exist", "check the name")
 
     # Tables change.
 
@@ -287,15 +260,21 @@ class _Plan(Jobs):
         query = f"DROP INDEX {quote_name(name)} ON {quote_name(before.name)}"
         emit_altered(self, plan, schema, plan.table, query)
 
+    def _alter_table(self, statement: ast.AlterTable) -> None:
+        self._alter(statement, statement.ref, statement.parts)
+
+    def _index(self, statement: ast.IndexStatement) -> None:
+        self._replace_index(statement)
+        part = ast.Part(statement.operation, statement.start, statement.end)
+        self._alter(statement, statement.ref, (part,))
+
     def _rename_one(
         self, old: ast.TableRef, new: ast.TableRef
     ) -> tuple[SchemaInfo, str, SchemaInfo, str]:
         schema, before = self.table(old)
         target = self.schema(new.schema)
         if before.is_view and target.name != schema.name:
-            raise NeedsOperator(
-                "a view cannot change its database", "create it again there", Code.DDL_OBJECT
-            )
+            raise refused("a view cannot change its database", "create it again there")
         self.check_free(target, new.name, unless_id=before.id * (new.name != before.name))
         self.emit_table(DdlType.RENAME_TABLE, target, _renamed(before, new.name), "")
         return schema, before.name, target, new.name
@@ -348,44 +327,18 @@ def _charset_clause(schema: SchemaInfo) -> str:
     return f"{quote_name(schema.name)} CHARACTER SET {schema.charset} COLLATE {schema.collate}"
 
 
-def plan_sequence(jobs: Jobs, statement: ast.CreateSequence | ast.AlterSequence) -> None:
-    """Plan one statement; raise NeedsOperator if MariaDB would refuse it."""
-    if isinstance(statement, ast.CreateSequence):
-        _create(jobs, statement)
-    else:
-        _alter(jobs, statement)
-
-
-def _create(jobs: Jobs, statement: ast.CreateSequence) -> None:
-    schema = jobs.schema(statement.ref.schema)
-    found = jobs.catalog.table(schema.name, statement.ref.name)
-    if found is not None and statement.if_not_exists:
-        return
-    if found is not None and found.kind == "TABLE" and statement.or_replace:
-        jobs.emit_drop(((schema.name, found),))
-        found = None
-    if found is not None and not (found.is_sequence and statement.or_replace):
-        jobs.check_free(schema, statement.ref.name)
-    name = found.name if found is not None else statement.ref.name
-    sequence = TableInfo(
-        id=jobs.next_id(),
-        name=name,
-        charset=schema.charset,
-        collate=schema.collate,
-        is_sequence=True,
-    )
-    query = jobs.text(statement, named(statement.ref, schema, name, schema))
-    jobs.emit_table(DdlType.CREATE_SEQUENCE, schema, sequence, query)
-
-
-def _alter(jobs: Jobs, statement: ast.AlterSequence) -> None:
-    owner = jobs.catalog.schema(jobs.schema_name(statement.ref.schema))
-    found = None if owner is None else jobs.catalog.table(owner.name, statement.ref.name)
-    if owner is None or found is None or not found.is_sequence:
-        if statement.if_exists:
-            return
-        raise NeedsOperator(
-            f"sequence {statement.ref.name!r} does not exist", "check the name", Code.DDL_OBJECT
-        )
-    query = jobs.text(statement, named(statement.ref, owner, found.name, owner))
-    jobs.emit_table(DdlType.ALTER_SEQUENCE, owner, found, query)
+_STEPS: dict[type[ast.Statement], Callable[[_Plan, Any], None]] = {
+    ast.CreateSchema: _Plan._create_schema,
+    ast.AlterSchema: _Plan._alter_schema,
+    ast.DropSchema: _Plan._drop_schema,
+    ast.CreateTable: _Plan._create_table,
+    ast.CreateLike: _Plan._create_like,
+    ast.CreateView: _Plan._create_view,
+    ast.CreateSequence: _Plan._create_sequence,
+    ast.AlterSequence: _Plan._alter_sequence,
+    ast.DropTables: _Plan._drop_tables,
+    ast.TruncateTable: _Plan._truncate,
+    ast.RenameTables: _Plan._rename,
+    ast.AlterTable: _Plan._alter_table,
+    ast.IndexStatement: _Plan._index,
+}

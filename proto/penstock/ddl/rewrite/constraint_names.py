@@ -23,9 +23,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.ddl.parse.parser import parse
+from penstock.ddl.parse.parser import rewritten
 from penstock.ddl.syntax import statements as ast
-from penstock.ddl.syntax.lexer import Kind, Token, quote_name
+from penstock.ddl.syntax.lexer import Kind, Source, Token, quote_name
 
 _NO_NAMES = ("CHECK", "FOREIGN", "PRIMARY", "UNIQUE")
 _MARIADBS = re.compile(r"CONSTRAINT_[1-9]\d*", re.IGNORECASE)
@@ -123,20 +123,17 @@ def as_mariadb_reads(sql: str, known: Callable[[ast.TableRef], tuple[str, ...] |
 
     `known` returns a table's names.
     """
-    source, statements = parse(sql)
-    out = []
-    for statement in statements:
-        edits: list[ast.Edit] = []
+
+    def edits(statement: ast.Statement, source: Source) -> Iterator[ast.Edit]:
         if isinstance(statement, ast.CreateTable | ast.AlterTable):
             had: Collection[str] | None = ()
             if isinstance(statement, ast.AlterTable):
                 had = without_columns(known(statement.ref), statement.ref.name, statement.parts)
             if had is not None:
-                tokens = within(source.tokens, statement.start, statement.end)
-                edits = list(_mariadb(tokens, had))
-            edits += statement.json
-        out.append(ast.edited(source.text, statement.start, statement.end, edits))
-    return "; ".join(out)
+                yield from _mariadb(within(source.tokens, statement.start, statement.end), had)
+            yield from statement.json
+
+    return rewritten(sql, edits)
 
 
 def as_server_names(
@@ -149,17 +146,15 @@ def as_server_names(
     correspond to the name with the same number. `numbers_by_table` is for a MariaDB's statement on
     a MySQL, where two tables cannot both have a CONSTRAINT_1.
     """
-    source, statements = parse(sql)
-    out = []
-    for statement in statements:
-        edits: list[ast.Edit] = []
+
+    def edits(statement: ast.Statement, source: Source) -> Iterator[ast.Edit]:
         if isinstance(statement, ast.CreateTable | ast.AlterTable):
             tokens = within(source.tokens, statement.start, statement.end)
             if numbers_by_table:
-                edits += _numbered(tokens, statement)
-            edits += _found_there(tokens, partial(there, statement.ref))
-        out.append(ast.edited(source.text, statement.start, statement.end, edits))
-    return "; ".join(out)
+                yield from _numbered(tokens, statement)
+            yield from _found_there(tokens, partial(there, statement.ref))
+
+    return rewritten(sql, edits)
 
 
 def _numbered(

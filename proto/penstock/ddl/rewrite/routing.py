@@ -21,12 +21,12 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.catalog import SchemaChange
-from penstock.ddl.parse.parser import parse
+from penstock.ddl.parse.parser import rewritten
 from penstock.ddl.parse.views import Mapping, view_edits
 from penstock.ddl.syntax.lexer import quote_path
-from penstock.ddl.syntax.statements import CreateView, Edit, Statement, TableRef, edited
+from penstock.ddl.syntax.statements import CreateView, Edit, Statement, TableRef
 from penstock.errors import NeedsOperator
-from penstock.schema.model import DdlJob, TableInfo
+from penstock.schema.model import TableInfo
 
 
 def rename_tables(sql: str, schema: str | None, mapping: Mapping) -> str:
@@ -35,19 +35,14 @@ def rename_tables(sql: str, schema: str | None, mapping: Mapping) -> str:
     `schema` is the current database of `sql`, None when it needs none. Several statements stay
     several. An unreadable statement raises NeedsOperator.
     """
-    source, statements = parse(sql)
-    out = []
-    for statement in statements:
-        edits = _edits(statement, source.text, schema, mapping)
-        out.append(edited(source.text, statement.start, statement.end, edits))
-    return "; ".join(out)
+    return rewritten(sql, lambda each, source: _edits(each, source.text, schema, mapping))
 
 
 def _edits(statement: Statement, text: str, schema: str | None, mapping: Mapping) -> list[Edit]:
-    edits = []
-    for ref in statement.refs:
-        name = _mapped(ref, schema, mapping)
-        edits.append(Edit(ref.start, ref.end, quote_path(*name)))
+    edits = [
+        Edit(ref.start, ref.end, quote_path(*_mapped(ref, schema, mapping)))
+        for ref in statement.refs
+    ]
     if isinstance(statement, CreateView):
         select = text[statement.select_start : statement.end]
         # Tables in a view are not looked up in the view's own database.
@@ -59,14 +54,9 @@ def _edits(statement: Statement, text: str, schema: str | None, mapping: Mapping
 def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, ...]:
     owner = ref.schema or schema
     if owner is None:
-        raise NeedsOperator(
-            f"table {ref.name!r} has no database",
-            "write the table as schema.table",
-            Code.DDL_OBJECT,
-        )
-    if not ref.name:
-        return (mapping(owner, "")[0],)
-    return mapping(owner, ref.name)
+        problem = f"table {ref.name!r} has no database"
+        raise NeedsOperator(problem, "write the table as schema.table", Code.DDL_OBJECT)
+    return mapping(owner, ref.name)[: 2 if ref.name else 1]
 
 
 def route_change(change: SchemaChange, mapping: Mapping) -> SchemaChange:
@@ -78,9 +68,12 @@ def route_change(change: SchemaChange, mapping: Mapping) -> SchemaChange:
     for schema, before, after in change.altered:
         new_schema, new_after = placed(schema, after)
         altered.append((new_schema, before.renamed(new_after.name), new_after))
+    job = change.job
+    query = rename_tables(job.query, job.schema_name or None, mapping) if job.query else ""
+    schema = mapping(job.schema_name, job.table_name)[0] if job.schema_name else ""
     return replace(
         change,
-        job=_routed(change.job, mapping),
+        job=replace(job, schema_name=schema, query=query),
         created=tuple(placed(*one) for one in change.created),
         dropped=tuple(placed(*one) for one in change.dropped),
         altered=tuple(altered),
@@ -88,9 +81,3 @@ def route_change(change: SchemaChange, mapping: Mapping) -> SchemaChange:
         schemas_created=tuple(mapping(name, "")[0] for name in change.schemas_created),
         schemas_dropped=tuple(mapping(name, "")[0] for name in change.schemas_dropped),
     )
-
-
-def _routed(job: DdlJob, mapping: Mapping) -> DdlJob:
-    query = rename_tables(job.query, job.schema_name or None, mapping) if job.query else ""
-    schema = mapping(job.schema_name, job.table_name)[0] if job.schema_name else ""
-    return replace(job, schema_name=schema, query=query)

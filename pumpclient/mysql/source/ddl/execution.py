@@ -14,7 +14,7 @@ from penstock.codes import Code
 from penstock.ddl import SchemaChange, plan_ddl
 from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
-from penstock.ddl.rewrite.explicit_collations import explicit
+from penstock.ddl.rewrite.explicit import explicit
 from penstock.ddl.syntax.statements import (
     CreateLike,
     CreateSchema,

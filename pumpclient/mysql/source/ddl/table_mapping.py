@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from penstock.codes import Code
-from penstock.ddl.rewrite.explicit_collations import explicit
+from penstock.ddl.rewrite.explicit import explicit
 from penstock.ddl.rewrite.routing import rename_tables
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator

@@ -1,4 +1,4 @@
-"""Writes out the character sets and collations that a statement's session left to the server.
+"""Writes out the collations, and the defaults of TIMESTAMP, that a statement leaves to the server.
 
 Pure.
 
@@ -11,6 +11,9 @@ Pure.
 
 Explicit clauses stay unchanged, so that a repeated run does no harm. For a TiDB's statements the
 server's choice is known from the resulting table or schema: `as_made` writes that out.
+
+For a server that implicitly adds NOT NULL and defaults to a TIMESTAMP, `explicit_timestamps` writes
+out NULL, or DEFAULT '0000-00-00 00:00:00' for a NOT NULL column without a default.
 
 The planner also writes out the names of keys with these edits. A server chooses a free name, which
 differs downstream if an index was added there. The index of a foreign key is written as a key,
@@ -25,7 +28,7 @@ from functools import partial
 
 from penstock.codes import Code
 from penstock.ddl.charsets import built_in, charset_of_collation, full_name, our_own
-from penstock.ddl.parse.parser import parse
+from penstock.ddl.parse.parser import parse, rewritten
 from penstock.ddl.syntax import statements as ast
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
@@ -35,18 +38,17 @@ CollationOf = Callable[[str], str]
 """The collation of a character set that is written without a collation."""
 
 
-def column_edits(column: ast.ColumnDef, collation_of: CollationOf = our_own) -> list[ast.Edit]:
+def _column_edits(column: ast.ColumnDef, collation_of: CollationOf = our_own) -> list[ast.Edit]:
     given = column.type.charset
-    if column.type.binary or given.charset == "binary":
-        return []
-    return collate_edits(given, collation_of)
+    is_binary = column.type.binary or given.charset == "binary"
+    return [] if is_binary else collate_edits(given, collation_of)
 
 
 def own_column_edits(column: ast.ColumnDef, table: TableInfo) -> list[ast.Edit]:
     given = column.type.charset
     if given.says_nothing and given.collate_is_default:
         return [ast.Edit(given.end, given.end, f" COLLATE {built_in(table.charset)}")]
-    return column_edits(column)
+    return _column_edits(column)
 
 
 def collate_edits(given: ast.CharsetClause, collation_of: CollationOf = our_own) -> list[ast.Edit]:
@@ -62,15 +64,6 @@ def option_edits(options: ast.TableOptions, table: TableInfo) -> list[ast.Edit]:
         clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"
         return [ast.Edit(options.end, options.end, clause)]
     return collate_edits(given)
-
-
-def changed_option_edits(options: ast.TableOptions) -> list[ast.Edit]:
-    return collate_edits(options.charset)
-
-
-def convert_edits(convert: ast.Convert, table: TableInfo) -> list[ast.Edit]:
-    text = f"{table.charset} COLLATE {table.collate}"
-    return [ast.Edit(convert.start, convert.charset.end, text)]
 
 
 def period_edits(keys: Iterable[ast.KeyDef], table: TableInfo) -> list[ast.Edit]:
@@ -120,21 +113,14 @@ DatabaseOf = Callable[[ast.TableRef], str | None]
 """The collation of a table's database if the catalog's is wrong, else None."""
 
 
-def _as_catalogued(table: ast.TableRef) -> str | None:
-    return None
-
-
-def explicit(sql: str, session: SessionCollations, database: DatabaseOf = _as_catalogued) -> str:
+def explicit(
+    sql: str, session: SessionCollations, database: DatabaseOf = lambda table: None
+) -> str:
     """Return statements in which the server chooses nothing that the catalog does not know.
 
     Raises NeedsOperator for an unreadable statement.
     """
-    source, statements = parse(sql)
-    out = []
-    for statement in statements:
-        edits = list(_edits(statement, session, database))
-        out.append(ast.edited(source.text, statement.start, statement.end, edits))
-    return "; ".join(out)
+    return rewritten(sql, lambda statement, _: _edits(statement, session, database))
 
 
 def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
@@ -147,42 +133,35 @@ def as_made(sql: str, made: TableInfo | SchemaInfo) -> str:
     assert len(source.text) == len(sql), "a comment leaves its place empty"
     edits: list[ast.Edit] = []
     for statement in statements:
-        if isinstance(made, SchemaInfo):
-            edits += _schema_as_made(statement, made)
-        else:
+        if isinstance(made, TableInfo):
             edits += _table_as_made(statement, made)
+        elif isinstance(statement, ast.CreateSchema) and statement.charset.says_nothing:
+            clause = f" CHARACTER SET {made.charset} COLLATE {made.collate}"
+            edits.append(ast.Edit(statement.end, statement.end, clause))
+        elif isinstance(statement, ast.CreateSchema | ast.AlterSchema):
+            edits += collate_edits(statement.charset, lambda _: made.collate)
     return ast.edited(sql, 0, len(sql), edits)
 
 
-def _schema_as_made(statement: ast.Statement, made: SchemaInfo) -> Iterator[ast.Edit]:
-    if isinstance(statement, ast.CreateSchema) and statement.charset.says_nothing:
-        clause = f" CHARACTER SET {made.charset} COLLATE {made.collate}"
-        yield ast.Edit(statement.end, statement.end, clause)
-    elif isinstance(statement, ast.CreateSchema | ast.AlterSchema):
-        yield from collate_edits(statement.charset, lambda _: made.collate)
-
-
 def _table_as_made(statement: ast.Statement, made: TableInfo) -> Iterator[ast.Edit]:
-    columns: Sequence[ast.ColumnDef] = ()
     keys: Sequence[ast.KeyDef] = ()
     if isinstance(statement, ast.CreateTable):
-        columns, keys, given = statement.columns, statement.keys, statement.options.charset
+        keys, given = statement.keys, statement.options.charset
         if given.says_nothing:
             yield from option_edits(statement.options, made)
         else:
             yield from collate_edits(given, lambda _: made.collate)
     elif isinstance(statement, ast.AlterTable):
         operations = [part.operation for part in statement.parts]
-        columns = [column for each in operations for column in _columns_of(each)]
         keys = [each for each in operations if isinstance(each, ast.KeyDef)]
         for given in filter(None, map(_charset_of, operations)):
             yield from collate_edits(given, lambda _: made.collate)
     yield from key_edits(_named_as_made(keys, made), "")
     known = {column.name.lower(): column.collate for column in made.columns}
-    for definition in columns:
+    for definition in defined_columns(statement):
         collation = known.get(definition.name.lower())
         if collation is not None:
-            yield from column_edits(definition, partial(_same, collation))
+            yield from _column_edits(definition, partial(_same, collation))
 
 
 def _named_as_made(keys: Sequence[ast.KeyDef], made: TableInfo) -> list[tuple[ast.KeyDef, str]]:
@@ -212,13 +191,14 @@ def _same(collation: str, charset: str) -> str:
     return collation
 
 
-def _columns_of(operation: ast.Operation) -> Sequence[ast.ColumnDef]:
-    match operation:
-        case ast.AddColumns(columns):
-            return columns
-        case ast.ChangeColumn(_, column):
-            return (column,)
-    return ()
+def defined_columns(statement: ast.Statement) -> Iterator[ast.ColumnDef]:
+    if isinstance(statement, ast.CreateTable):
+        yield from statement.columns
+    for part in statement.parts if isinstance(statement, ast.AlterTable) else ():
+        if isinstance(part.operation, ast.AddColumns):
+            yield from part.operation.columns
+        elif isinstance(part.operation, ast.ChangeColumn):
+            yield part.operation.column
 
 
 def _charset_of(operation: ast.Operation) -> ast.CharsetClause | None:
@@ -241,14 +221,15 @@ def _edits(
                 yield ast.Edit(options.end, options.end, f" COLLATE={own}")
             else:
                 yield from _collations(given, session)
-            for column in statement.columns:
-                yield from _of_column(column, session)
         case ast.AlterTable():
             for part in statement.parts:
-                for column in _columns_of(part.operation):
-                    yield from _of_column(column, session)
                 if (clause := _charset_of(part.operation)) is not None:
                     yield from _collations(clause, session)
+    for column in defined_columns(statement):
+        given = column.type.charset
+        if given.says_nothing and given.collate_is_default and session.by_charset:
+            raise _unclear()
+        yield from _column_edits(column, session.of)
 
 
 def _of_schema(
@@ -306,8 +287,17 @@ def _collations(given: ast.CharsetClause, session: SessionCollations) -> Iterato
     yield from collate_edits(given, session.of)
 
 
-def _of_column(column: ast.ColumnDef, session: SessionCollations) -> Iterator[ast.Edit]:
-    given = column.type.charset
-    if given.says_nothing and given.collate_is_default and session.by_charset:
-        raise _unclear()
-    yield from column_edits(column, session.of)
+def explicit_timestamps(sql: str) -> str:
+    """Return statements that such a server takes literally; NeedsOperator for bad syntax."""
+    return rewritten(sql, lambda statement, _: _timestamp_edits(statement))
+
+
+def _timestamp_edits(statement: ast.Statement) -> Iterator[ast.Edit]:
+    for column in defined_columns(statement):
+        at = column.type.charset.end
+        if column.type.name != "TIMESTAMP" or column.generated:
+            continue
+        if column.not_null is None:
+            yield ast.Edit(at, at, " NULL")
+        elif column.not_null and column.default is None:
+            yield ast.Edit(at, at, " DEFAULT '0000-00-00 00:00:00'")
