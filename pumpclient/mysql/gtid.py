@@ -393,6 +393,23 @@ Gtid = MysqlGtid | MariadbGtid
 GtidSet = MysqlGtidSet | MariadbGtidSet
 
 
+def add_gtid(gtids: GtidSet, gtid: Gtid) -> None:
+    if isinstance(gtids, MariadbGtidSet):
+        assert isinstance(gtid, MariadbGtid), "one flavour has one kind of GTID"
+        gtids.add(gtid)
+    else:
+        assert isinstance(gtid, MysqlGtid), "one flavour has one kind of GTID"
+        gtids.add(gtid)
+
+
+def union(one: GtidSet, other: GtidSet) -> GtidSet:
+    if isinstance(one, MariadbGtidSet):
+        assert isinstance(other, MariadbGtidSet), "one flavour has one kind of GTID"
+        return one.union(other)
+    assert isinstance(other, MysqlGtidSet), "one flavour has one kind of GTID"
+    return one.union(other)
+
+
 class Flavor(StrEnum):
     """Whether a binlog comes from MySQL or MariaDB."""
 

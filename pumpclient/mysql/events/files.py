@@ -15,10 +15,6 @@ This event always has four checksum bytes after it, which are not part of the bo
     GTID_LIST           the same of MariaDB: 4 bytes, of which the low 28 bits count, then
                         domain 4, server 4 and sequence number 8 for each
     ROTATE              8 position in the next file, then its name
-    BINLOG_CHECKPOINT   4 bytes of name, the oldest file that MariaDB's crash recovery needs
-    START_ENCRYPTION    scheme 1, key version 4, nonce 12; a server's stream is decrypted
-    HEARTBEAT           the name of the file; its position is the header's
-    HEARTBEAT_V2        fields: number, length, value; 1 the file's name, 2 the position; 0 ends
     INCIDENT            2 number, 1 bytes of the message, message: data may be missing after it
 
 The first event of a stream is a ROTATE that names its file. The FORMAT_DESCRIPTION, which tells
@@ -28,7 +24,7 @@ ROTATE whether it has a checksum itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 from zlib import crc32
 
@@ -40,16 +36,16 @@ from pumpclient.mysql.events.frame import (
     BodyReader,
     Checksum,
     EventFlag,
+    EventType,
     Header,
     checksum_holds,
 )
-from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, decode_sids
+from pumpclient.mysql.gtid import GtidSet, MariadbGtid, MariadbGtidSet, decode_sids
 
 _VERSION_SIZE = 50
 _BINLOG_VERSION = 4
 _POSITION_SIZE = 8
-_COUNT_BITS = 28
-_NAME_FIELD, _POSITION_FIELD, _END_FIELD = 1, 2, 0
+_COUNT_MASK = (1 << 28) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +53,6 @@ class FormatDescription:
     """Describes how to read all later events of the file."""
 
     server_version: str
-    created_s: int
-    post_header_lengths: bytes
     checksum: Checksum
 
     @classmethod
@@ -70,9 +64,9 @@ class FormatDescription:
         body = BodyReader(data[: len(data) - CHECKSUM_SIZE], "FORMAT_DESCRIPTION")
         binlog_version = body.uint(2)
         version = body.take(_VERSION_SIZE).rstrip(b"\0").decode("ascii", "replace")
-        created_s = body.uint(4)
+        body.take(4)
         header_length = body.uint(1)
-        lengths = body.take(body.left - 1) if body.left else b""
+        body.take(max(body.left - 1, 0))
         algorithm = body.uint(1)
         if binlog_version != _BINLOG_VERSION or header_length != HEADER_SIZE:
             raise Malformed(
@@ -87,11 +81,7 @@ class FormatDescription:
                 "set its binlog_checksum to CRC32 or NONE",
                 Code.EVENT_UNKNOWN,
             )
-        return cls(version, created_s, lengths, Checksum(algorithm))
-
-    @property
-    def flavor(self) -> Flavor:
-        return Flavor.of_version(self.server_version)
+        return cls(version, Checksum(algorithm))
 
 
 _FLAGS_AT = 17
@@ -110,33 +100,17 @@ def description_digest(event: bytes) -> int:
     return crc32(event[:_FLAGS_AT] + bytes([kept]) + event[_FLAGS_AT + 1 : -CHECKSUM_SIZE])
 
 
-@dataclass(frozen=True, slots=True)
-class PreviousGtids:
-    """The GTIDs of all earlier files."""
-
-    gtids: MysqlGtidSet = field(default_factory=MysqlGtidSet)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        return cls(decode_sids(data))
-
-
-@dataclass(frozen=True, slots=True)
-class GtidList:
-    """The GTIDs of all earlier files: the last id of each domain and server."""
-
-    gtids: MariadbGtidSet = field(default_factory=MariadbGtidSet)
-    flags: int = 0
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "GTID_LIST")
-        flags, count = divmod(body.uint(4), 1 << _COUNT_BITS)
-        found = [MariadbGtid(body.uint(4), body.uint(4), body.uint(8)) for _ in range(count)]
-        # A list without entries is padded to the size of an entry's head.
-        if count:
-            body.finish()
-        return cls(MariadbGtidSet(found), flags)
+def listed_gtids(type_: int, body: bytes) -> GtidSet:
+    """Return the GTIDs of all earlier files, which a PREVIOUS_GTIDS or GTID_LIST has."""
+    if type_ == EventType.PREVIOUS_GTIDS:
+        return decode_sids(body)
+    reader = BodyReader(body, "GTID_LIST")
+    count = reader.uint(4) & _COUNT_MASK
+    found = [MariadbGtid(reader.uint(4), reader.uint(4), reader.uint(8)) for _ in range(count)]
+    # A list without entries is padded to the size of an entry's head.
+    if count:
+        reader.finish()
+    return MariadbGtidSet(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,62 +135,6 @@ def rotate_of(event: bytes) -> Rotate:
 def is_fake(header: Header) -> bool:
     """Return whether a ROTATE was made for the stream, so that no file contains it."""
     return header.is_artificial or header.timestamp_s == 0 or header.end_position == 0
-
-
-@dataclass(frozen=True, slots=True)
-class BinlogCheckpoint:
-    """The oldest file that the server's crash recovery may need."""
-
-    file: str
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "BINLOG_CHECKPOINT")
-        event = cls(body.text(body.uint(4)))
-        body.finish()
-        return event
-
-
-@dataclass(frozen=True, slots=True)
-class StartEncryption:
-    """The rest of the file is encrypted; a stream is not."""
-
-    scheme: int
-    key_version: int
-    nonce: bytes
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "START_ENCRYPTION")
-        event = cls(body.uint(1), body.uint(4), body.take(12))
-        body.finish()
-        return event
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """The server is alive and has no new events; `position` is None where the header has it."""
-
-    file: str
-    position: int | None = None
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "HEARTBEAT")
-        return cls(body.text(body.left))
-
-    @classmethod
-    def decode_v2(cls, data: bytes) -> Self:
-        """Decode a HEARTBEAT_V2; unknown fields are skipped, as the format intends."""
-        body = BodyReader(data, "HEARTBEAT_V2")
-        file, position = "", None
-        while body.left and (number := body.packed()) != _END_FIELD:
-            value = BodyReader(body.take(body.packed()), "HEARTBEAT_V2")
-            if number == _NAME_FIELD:
-                file = value.text(value.left)
-            elif number == _POSITION_FIELD:
-                position = value.packed()
-        return cls(file, position)
 
 
 @dataclass(frozen=True, slots=True)

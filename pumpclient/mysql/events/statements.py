@@ -1,6 +1,4 @@
-"""Statement events: QUERY, and the events that accompany a statement.
-
-QUERY, a statement as text, with its session variables:
+"""QUERY: a statement as text, with its session variables.
 
     4    connection that ran it
     4    seconds it ran
@@ -13,22 +11,17 @@ QUERY, a statement as text, with its session variables:
 
 Each status variable is a code of one byte and a value whose length only the code gives, so an
 unknown code makes everything after it unreadable.
-
-    ROWS_QUERY      1 ignored, then the statement that the next rows come from
-    ANNOTATE_ROWS   the same of MariaDB, statement only
-    INTVAR          1 kind, 8 value                     } session values for the statement
-    RAND            8 seed, 8 seed                      } that follows, when it is logged
-    USER_VAR        4 bytes of name, name, 1 is null, … } as text
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from pumpclient.mysql.events.frame import BodyReader, pack_uint
+from pumpclient.mysql.events.transactions import decompress_block
 
 _MANY_SCHEMAS = 254
 """This number of updated schemas means: too many to be named."""
@@ -36,32 +29,19 @@ _MANY_SCHEMAS = 254
 
 @dataclass(frozen=True, slots=True)
 class StatusVariables:
-    """The session of a QUERY; None for a variable that its server did not send."""
+    """The session of a QUERY, as far as it counts; None for a variable that was not sent."""
 
     flags2: int | None = None
     sql_mode: int | None = None
-    catalog: bytes | None = None
     auto_increment: tuple[int, int] | None = None
     charsets: tuple[int, int, int] | None = None
     """Collation ids of character_set_client, collation_connection, collation_server."""
     time_zone: str | None = None
     lc_time_names: int | None = None
-    charset_database: int | None = None
-    table_map_for_update: int | None = None
-    master_data_written: int | None = None
-    invoker: tuple[bytes, bytes] | None = None
-    updated_schemas: tuple[bytes, ...] | None = None
-    """Empty when they are too many to be named."""
     microseconds: int | None = None
     explicit_defaults_ts: int | None = None
-    ddl_xid: int | None = None
     default_collation_utf8mb4: int | None = None
-    sql_require_primary_key: int | None = None
-    default_table_encryption: int | None = None
-    mysql_code_21: int | None = None
-    """Written by MySQL 9 with statements that change rows; it has no public name."""
     mariadb_hrnow_us: int | None = None
-    mariadb_xid: int | None = None
     mariadb_gtid_flags3: tuple[int, int] | None = None
     """MariaDB's additional flags, and for an ALTER's second phase the number of its first, else 0.
     """
@@ -69,32 +49,13 @@ class StatusVariables:
     """character_set_collations: pairs of a charset's default collation and its replacement."""
 
 
-def _read_pair(body: BodyReader) -> tuple[bytes, bytes]:
-    return body.take(body.uint(1)), body.take(body.uint(1))
-
-
-def _read_schemas(body: BodyReader) -> tuple[bytes, ...]:
+def _skip_schemas(body: BodyReader) -> None:
     count = body.uint(1)
-    return tuple(_zero_ended(body) for _ in range(0 if count == _MANY_SCHEMAS else count))
-
-
-def _zero_ended(body: BodyReader) -> bytes:
-    end = body.data.find(b"\0", body.at)
-    if end < 0:
-        raise body.malformed("a name without an end")
-    name = body.take(end - body.at)
-    body.take(1)
-    return name
-
-
-def _read_collations(body: BodyReader) -> tuple[tuple[int, int], ...]:
-    return tuple((body.uint(2), body.uint(2)) for _ in range(body.uint(1)))
-
-
-def _read_old_catalog(body: BodyReader) -> bytes:
-    name = body.take(body.uint(1))
-    body.take(1)
-    return name
+    for _ in range(0 if count == _MANY_SCHEMAS else count):
+        end = body.data.find(b"\0", body.at)
+        if end < 0:
+            raise body.malformed("a name without an end")
+        body.take(end + 1 - body.at)
 
 
 ALTER_BEGINS, ALTER_COMMITS, ALTER_IS_UNDONE = 2, 4, 8
@@ -114,31 +75,35 @@ def _numbers(count: int) -> Callable[[BodyReader], tuple[int, ...]]:
     return lambda body: tuple(body.uint(2) for _ in range(count))
 
 
+_SKIPPED = ""
 _READERS: dict[int, tuple[str, Callable[[BodyReader], Any]]] = {
     0: ("flags2", _number(4)),
     1: ("sql_mode", _number(8)),
-    2: ("catalog", _read_old_catalog),
+    2: (_SKIPPED, lambda body: body.take(body.uint(1) + 1)),  # The catalog, and a zero.
     3: ("auto_increment", _numbers(2)),
     4: ("charsets", _numbers(3)),
     5: ("time_zone", lambda body: body.text(body.uint(1))),
-    6: ("catalog", lambda body: body.take(body.uint(1))),
+    6: (_SKIPPED, lambda body: body.take(body.uint(1))),  # The catalog.
     7: ("lc_time_names", _number(2)),
-    8: ("charset_database", _number(2)),
-    9: ("table_map_for_update", _number(8)),
-    10: ("master_data_written", _number(4)),
-    11: ("invoker", _read_pair),
-    12: ("updated_schemas", _read_schemas),
+    8: (_SKIPPED, _number(2)),  # The database's collation.
+    9: (_SKIPPED, _number(8)),  # The tables that an UPDATE of several changes.
+    10: (_SKIPPED, _number(4)),
+    11: (_SKIPPED, lambda body: (body.take(body.uint(1)), body.take(body.uint(1)))),  # The invoker.
+    12: (_SKIPPED, _skip_schemas),  # The databases that it changes.
     13: ("microseconds", _number(3)),
     16: ("explicit_defaults_ts", _number(1)),
-    17: ("ddl_xid", _number(8)),
+    17: (_SKIPPED, _number(8)),  # The number of a DDL's transaction.
     18: ("default_collation_utf8mb4", _number(2)),
-    19: ("sql_require_primary_key", _number(1)),
-    20: ("default_table_encryption", _number(1)),
-    21: ("mysql_code_21", _number(1)),
+    19: (_SKIPPED, _number(1)),  # sql_require_primary_key.
+    20: (_SKIPPED, _number(1)),  # default_table_encryption.
+    21: (_SKIPPED, _number(1)),  # Of MySQL 9, with statements that change rows.
     128: ("mariadb_hrnow_us", _number(3)),
-    129: ("mariadb_xid", _number(8)),
+    129: (_SKIPPED, _number(8)),  # The number of a DDL's transaction.
     130: ("mariadb_gtid_flags3", _read_flags3),
-    131: ("mariadb_collations", _read_collations),
+    131: (
+        "mariadb_collations",
+        lambda body: tuple((body.uint(2), body.uint(2)) for _ in range(body.uint(1))),
+    ),
 }
 
 
@@ -151,7 +116,9 @@ def decode_status(data: bytes) -> StatusVariables:
         if code not in _READERS:
             raise body.malformed(f"variable {code} is unknown")
         name, read = _READERS[code]
-        found[name] = read(body)
+        value = read(body)
+        if name:
+            found[name] = value
     return StatusVariables(**found)
 
 
@@ -181,6 +148,11 @@ class Query:
             raise body.malformed("no zero after the schema's name")
         return cls(schema, body.rest(), status, thread_id, ran_s, error_code)
 
+    @classmethod
+    def decode_compressed(cls, data: bytes) -> Self:
+        query = cls.decode(data)
+        return replace(query, statement=decompress_block(query.statement))
+
     def encode(self) -> bytes:
         return b"".join(
             [
@@ -198,64 +170,3 @@ class Query:
     def variables(self) -> StatusVariables:
         """Return the session's variables; raise `Malformed` if a variable is unknown."""
         return decode_status(self.status)
-
-
-@dataclass(frozen=True, slots=True)
-class RowsQuery:
-    """The statement that the rows after it come from; for people only."""
-
-    statement: bytes
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "ROWS_QUERY")
-        body.take(1)  # A length that is useless above 255.
-        return cls(body.rest())
-
-
-@dataclass(frozen=True, slots=True)
-class IntVar:
-    """LAST_INSERT_ID (1) or INSERT_ID (2) of the next statement."""
-
-    kind: int
-    value: int
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "INTVAR")
-        event = cls(body.uint(1), body.uint(8))
-        body.finish()
-        return event
-
-
-@dataclass(frozen=True, slots=True)
-class Rand:
-    """The seeds of RAND() in the next statement."""
-
-    seed1: int
-    seed2: int
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "RAND")
-        event = cls(body.uint(8), body.uint(8))
-        body.finish()
-        return event
-
-
-@dataclass(frozen=True, slots=True)
-class UserVar:
-    """A user variable of the next statement; `value` is None for NULL, else type and bytes."""
-
-    name: bytes
-    value: bytes | None
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "USER_VAR")
-        name = body.take(body.uint(4))
-        return cls(name, None if body.uint(1) else body.rest())
-
-    def encode(self) -> bytes:
-        value = b"\1" if self.value is None else b"\0" + self.value
-        return pack_uint(len(self.name), 4) + self.name + value

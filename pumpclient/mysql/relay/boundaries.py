@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -20,7 +19,7 @@ from zlib import crc32
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
-from pumpclient.mysql.events.files import FormatDescription, GtidList, PreviousGtids
+from pumpclient.mysql.events.files import FormatDescription, listed_gtids
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     FILE_MAGIC,
@@ -33,13 +32,10 @@ from pumpclient.mysql.events.frame import (
     checksum_holds,
 )
 from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag, decompress_block, mysql_gtid_of
-from pumpclient.mysql.gtid import Gtid, GtidSet, MariadbGtid, MariadbGtidSet, MysqlGtid
+from pumpclient.mysql.events.transactions import MARIADB_BEGIN, GtidFlag, mysql_gtid_of
+from pumpclient.mysql.gtid import Gtid, GtidSet, MariadbGtid, add_gtid, union
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, files_in
 
-_MARIADB_GTID = struct.Struct("<QIB")
-_SERVER_ID = struct.Struct("<I")
-_SERVER_ID_AT = 5
 _SHOWN_BYTES = 64
 _STANDALONE = int(GtidFlag.STANDALONE)  # An IntFlag's own `&` takes a microsecond.
 
@@ -91,8 +87,7 @@ class TransactionTracker:
         self.inside = Inside.TRANSACTION
 
     def _mariadb_gtid(self, type_: int, event: bytes) -> None:
-        sequence, domain, flags = _MARIADB_GTID.unpack_from(event, HEADER_SIZE)
-        (server,) = _SERVER_ID.unpack_from(event, _SERVER_ID_AT)
+        server, sequence, domain, flags = MARIADB_BEGIN.unpack_from(event)
         self._pending = MariadbGtid(domain, server, sequence)
         self.inside = Inside.GTID if flags & _STANDALONE else Inside.TRANSACTION
 
@@ -106,28 +101,16 @@ class TransactionTracker:
     def _end(self) -> None:
         self.inside = Inside.NONE
         gtid, self._pending = self._pending, None
-        if gtid is None:
-            return
-        if isinstance(self.gtids, MariadbGtidSet):
-            assert isinstance(gtid, MariadbGtid), "one flavour has one kind of GTID"
-            self.gtids.add(gtid)
-        else:
-            assert isinstance(gtid, MysqlGtid), "one flavour has one kind of GTID"
-            self.gtids.add(gtid)
+        if gtid is not None:
+            add_gtid(self.gtids, gtid)
 
     def _list(self, type_: int, event: bytes) -> None:
-        body = body_of(event, self.checksum)
-        if type_ == EventType.GTID_LIST:
-            assert isinstance(self.gtids, MariadbGtidSet), "one flavour has one kind of set"
-            self.gtids = self.gtids.union(GtidList.decode(body).gtids)
-        else:
-            assert not isinstance(self.gtids, MariadbGtidSet), "one flavour has one kind of set"
-            self.gtids = self.gtids.union(PreviousGtids.decode(body).gtids)
+        self.gtids = union(self.gtids, listed_gtids(type_, body_of(event, self.checksum)))
 
     def _query(self, type_: int, event: bytes) -> None:
-        statement = Query.decode(body_of(event, self.checksum)).statement
-        if type_ == EventType.QUERY_COMPRESSED:
-            statement = decompress_block(statement)
+        is_compressed = type_ == EventType.QUERY_COMPRESSED
+        decode = Query.decode_compressed if is_compressed else Query.decode
+        statement = decode(body_of(event, self.checksum)).statement
         words = statement[:_SHOWN_BYTES].upper().split()
         if self.inside is Inside.TRANSACTION:
             if _is_end(words):

@@ -32,9 +32,10 @@ from pumpclient.mysql.events.frame import (
     EventType,
     Header,
     make_event,
+    pack_uint,
     read_header,
 )
-from pumpclient.mysql.events.statements import Query, UserVar
+from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.protocol.address import PositionLost
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 
@@ -237,7 +238,7 @@ def _dummy(size: int, start: int, near: Header, checksum: Checksum) -> bytes:
     room = size - protected - _QUERY_SIZE_MIN + 1
     if room < 1:
         name = _NAME[: size - protected - _VARIABLE_SIZE_MIN + 1]
-        body = UserVar(name, None).encode()
+        body = pack_uint(len(name), 4) + name + b"\1"
         return make_event(EventType.USER_VAR, body, header=header, checksum=checksum)
     comment = _COMMENT[:room].ljust(room, b".")
     return make_event(

@@ -13,7 +13,7 @@ Rows are yielded as they arrive, so that no transaction is held here, except row
 these wait for their XA COMMIT, and `restart` is the place from which events must be read again for
 them. Transactions that ended at or before `done` are then repeated as well; their rows are ignored.
 
-Events that report changes of data outside of rows stop the assembler (`refuse_losses`).
+Events that report changes of data outside of rows stop the assembler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events import Event, StatementPart, decode_event
+from pumpclient.mysql.events import StatementPart, decode_event
 from pumpclient.mysql.events.files import FormatDescription, Incident
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
@@ -37,13 +37,11 @@ from pumpclient.mysql.events.frame import (
 )
 from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import (
-    GTID_EVENT_SIZE_MIN,
-    Gtid,
+    MARIADB_BEGIN,
     GtidFlag,
     TransactionPayload,
-    XaId,
     XaPrepare,
-    read_begin,
+    mysql_gtid_of,
 )
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.rows_event import LAYOUTS
@@ -64,20 +62,18 @@ from pumpclient.mysql.translate.outputs import (
 from pumpclient.mysql.translate.statement_text import dialect_of
 
 
-def refuse_losses(event: Event, place: Location) -> None:
-    """Raise `NeedsOperator` if the event at `place` means that changes are lost."""
+def _loss(event: Incident | StatementPart, place: Location) -> NeedsOperator:
     if isinstance(event, Incident):
-        raise NeedsOperator(
+        return NeedsOperator(
             f"the server says at {place} that its binlog lacks changes: {event}",
             "compare the tables, load them again, and begin after this place",
             Code.BINLOG_INCOMPLETE,
         )
-    if isinstance(event, StatementPart):
-        raise NeedsOperator(
-            f"{event.type.name} at {place}: LOAD DATA in statement format",
-            "set the server's binlog_format to ROW and reconnect its clients",
-            Code.BINLOG_INCOMPLETE,
-        )
+    return NeedsOperator(
+        f"{event.type.name} at {place}: LOAD DATA in statement format",
+        "set the server's binlog_format to ROW and reconnect its clients",
+        Code.BINLOG_INCOMPLETE,
+    )
 
 
 _STATEMENT = re.compile(rb"^XA\s+(\w+)\s+(.*?)(\s+ONE\s+PHASE)?\s*$", re.IGNORECASE | re.DOTALL)
@@ -121,10 +117,7 @@ class PreparedRows:
                 Code.XA_PREPARED,
             )
 
-    def keep(self, xid: XaId, prepared: Prepared) -> None:
-        name = b"X'%b',X'%b',%d" % (
-            xid.global_id.hex().encode(), xid.branch.hex().encode(), xid.format,
-        )  # fmt: skip
+    def keep(self, name: bytes, prepared: Prepared) -> None:
         self._waiting[name] = prepared
 
     def end(self, name: bytes) -> Prepared | None:
@@ -150,6 +143,7 @@ _TYPE_AT = 4
 _TABLE_MAP, _XID = int(EventType.TABLE_MAP), int(EventType.XID)
 _MARIADB_GTID, _ANNOTATE_ROWS = int(EventType.MARIADB_GTID), int(EventType.ANNOTATE_ROWS)
 _XID_SIZE = 8
+_GTIDS = frozenset({EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED})
 _OF_SESSION = int(EventFlag.THREAD_SPECIFIC)
 
 
@@ -251,24 +245,23 @@ class Assembler:
             elif type_ == _XID and len(event) == self._xid_size:
                 timestamp_s = int.from_bytes(event[:_TYPE_AT], "little")
                 yield from self._ended(begin.at(here), end or begin.at(at), timestamp_s)
-            elif type_ == _MARIADB_GTID and len(event) >= GTID_EVENT_SIZE_MIN:
-                self._mariadb_gtid(event, begin.at(here))
+            elif type_ == _MARIADB_GTID and len(event) >= MARIADB_BEGIN.size:
+                server, sequence, domain, flags = MARIADB_BEGIN.unpack_from(event)
+                place = begin.at(here)
+                prepared = Prepared(place) if flags & _PREPARED_XA else None
+                gtid = f"{domain}-{server}-{sequence}"
+                self._open = _Open(place, gtid, not flags & _STANDALONE, prepared)
+            elif type_ in _GTIDS:
+                gtid = str(mysql_gtid_of(type_, event, self._checksum) or "")
+                self._open = _Open(begin.at(here), gtid)
             else:
                 yield from self._decoded(begin.at(here), end or begin.at(at), event)
-
-    def _mariadb_gtid(self, event: bytes, begin: Location) -> None:
-        gtid, flags = read_begin(event)
-        prepared = Prepared(begin) if flags & _PREPARED_XA else None
-        is_standalone = bool(flags & _STANDALONE)
-        self._open = _Open(begin, gtid, not is_standalone, prepared)
 
     def _decoded(self, begin: Location, end: Location, event: bytes) -> Iterator[Output]:
         header = read_header(event)
         decoded = decode_event(event, self._checksum, header)
         if isinstance(decoded, Query):
             yield from self._query(decoded, begin, end, header)
-        elif isinstance(decoded, Gtid):
-            self._open = _Open(begin, str(decoded.gtid or ""))
         elif isinstance(decoded, TransactionPayload):
             yield from self._payload(decoded, begin, end)
         elif isinstance(decoded, XaPrepare):
@@ -277,15 +270,8 @@ class Assembler:
             self._read_with(decoded.checksum)
             self._dialect = dialect_of(decoded.server_version)
             self._tables.statement_is_over()
-        else:
-            yield from self._loss(decoded, begin, end)
-
-    def _loss(self, event: Event, begin: Location, end: Location) -> Iterator[Output]:
-        try:
-            refuse_losses(event, begin)
-        except NeedsOperator as error:
-            if not self._is_skipped(end):
-                raise Refused(error, place=end) from error
+        elif decoded is not None:
+            self._refuse(end, _loss(decoded, begin))
             yield SkippedRows(None, None)
 
     def _read_with(self, checksum: Checksum) -> None:
@@ -458,5 +444,5 @@ class Assembler:
             if not self._was_done(end):
                 yield from prepared.rows
         else:
-            self._prepared.keep(event.xid, prepared)
+            self._prepared.keep(event.name, prepared)
         yield from self._ended(begin, end, timestamp_s)

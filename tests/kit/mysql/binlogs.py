@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from penstock.codes import Code
 from penstock.errors import Malformed
-from pumpclient.mysql.events.files import FormatDescription, GtidList, PreviousGtids, Rotate
+from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER,
@@ -25,11 +25,11 @@ from pumpclient.mysql.events.frame import (
     make_event,
 )
 from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, Xid
-from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet
+from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, encode_sids
 from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges, decoder_for
 from pumpclient.mysql.rows.table_map import TableMap
-from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.encoding import format_description, gtid_list, mariadb_gtid, rotate, xid
 from tests.kit.mysql.table_maps import TableMaps
 from tests.kit.servers.fix_mariadb import MariadbServer
 
@@ -205,12 +205,12 @@ class BinlogScript:
         self.data = FILE_MAGIC
         self.stream = [self.fake_rotate()]
         version = "10.11.9-MariaDB" if flavor is Flavor.MARIADB else "8.4.2"
-        self.describe = encode(FormatDescription(version, created_s, bytes(40), checksum))
+        self.describe = format_description(version, checksum, created_s)
         self.add(EventType.FORMAT_DESCRIPTION, self.describe)
         if flavor is Flavor.MARIADB:
-            self.add(EventType.GTID_LIST, encode(GtidList(MariadbGtidSet.parse(gtids))))
+            self.add(EventType.GTID_LIST, gtid_list(MariadbGtidSet.parse(gtids)))
         else:
-            known = encode(PreviousGtids(MysqlGtidSet.parse(gtids)))
+            known = encode_sids(MysqlGtidSet.parse(gtids))
             self.add(EventType.PREVIOUS_GTIDS, known)
 
     def event(
@@ -232,7 +232,7 @@ class BinlogScript:
         return event
 
     def fake_rotate(self, position: int = 4) -> bytes:
-        body = encode(Rotate(position, self.name))
+        body = rotate(position, self.name)
         flags = int(EventFlag.ARTIFICIAL)
         return make_event(
             EventType.ROTATE,
@@ -250,8 +250,7 @@ class BinlogScript:
         return self.add(EventType.QUERY, Query(b"shop", statement.encode()).encode(), sent=sent)
 
     def begin(self, sequence: int, flags: GtidFlag = GtidFlag.TRANSACTIONAL) -> bytes:
-        gtid = MariadbGtid(0, SERVER_ID, sequence)
-        body = encode(MariadbGtidEvent(gtid.sequence, gtid.domain, flags, rest=bytes(6)))
+        body = mariadb_gtid(MariadbGtid(0, SERVER_ID, sequence), flags)
         return self.add(EventType.MARIADB_GTID, body)
 
     def transaction(self, sequence: int, inside: Callable[[], object] = lambda: None) -> None:
@@ -259,7 +258,7 @@ class BinlogScript:
         self.add(EventType.TABLE_MAP, b"map" * 5)
         inside()
         self.add(EventType.WRITE_ROWS_V1, b"rows" * 9)
-        self.add(EventType.XID, encode(Xid(sequence)))
+        self.add(EventType.XID, xid(sequence))
 
     def rotate(self, name: str) -> bytes:
-        return self.add(EventType.ROTATE, encode(Rotate(4, name)))
+        return self.add(EventType.ROTATE, rotate(4, name))

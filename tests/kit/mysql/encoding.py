@@ -1,199 +1,63 @@
-"""Encoder of binlog events: the bodies that servers write, for scripted servers and round trips.
-
-`encode(event)` is the inverse of `decode_event` for each type; MySQL's tags and status variables,
-and what servers compress, have functions of their own.
-"""
+"""Encoder of binlog events: the bodies that servers write, for scripted servers and round trips."""
 
 import zlib
 from collections.abc import Callable
-from functools import singledispatch
 from typing import Any
 
 import zstandard
 
-from pumpclient.mysql.events.files import (
-    BinlogCheckpoint,
-    FormatDescription,
-    GtidList,
-    Heartbeat,
-    Incident,
-    PreviousGtids,
-    Rotate,
-    StartEncryption,
-)
-from pumpclient.mysql.events.frame import HEADER_SIZE, pack_number, pack_uint
-from pumpclient.mysql.events.statements import (
-    ALTER_COMMITS,
-    ALTER_IS_UNDONE,
-    IntVar,
-    Query,
-    Rand,
-    RowsQuery,
-    StatusVariables,
-    UserVar,
-)
-from pumpclient.mysql.events.transactions import (
-    NO_UUID,
-    CommitInfo,
-    Compression,
-    Gtid,
-    GtidFlag,
-    MariadbGtidEvent,
-    TransactionPayload,
-    XaPrepare,
-    Xid,
-)
-from pumpclient.mysql.gtid import MariadbGtid, encode_sids
+from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, pack_number, pack_uint
+from pumpclient.mysql.events.statements import ALTER_COMMITS, ALTER_IS_UNDONE, StatusVariables
+from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet, MysqlGtid
+
+XaName = tuple[int, bytes, bytes]
 
 
-@singledispatch
-def encode(event: object) -> bytes:
-    """Return the body of an event as its server writes it."""
-    raise TypeError(f"{event!r} is no event with an encoder")
-
-
-@encode.register
-def _query(event: Query) -> bytes:
-    return event.encode()
-
-
-@encode.register
-def _user_var(event: UserVar) -> bytes:
-    return event.encode()
-
-
-@encode.register
-def _format_description(event: FormatDescription) -> bytes:
+def format_description(
+    version: str = "10.11.9-MariaDB", checksum: Checksum = Checksum.CRC32, created_s: int = 1000
+) -> bytes:
     """Return the body, without the checksum that `make_event` adds."""
-    return b"".join(
-        [
-            pack_uint(4, 2),
-            event.server_version.encode("ascii").ljust(50, b"\0"),
-            pack_uint(event.created_s, 4),
-            bytes([HEADER_SIZE]),
-            event.post_header_lengths,
-            bytes([event.checksum]),
-        ]
-    )
+    fixed = pack_uint(4, 2) + version.encode("ascii").ljust(50, b"\0") + pack_uint(created_s, 4)
+    return fixed + bytes([HEADER_SIZE]) + bytes(40) + bytes([checksum])
 
 
-@encode.register
-def _heartbeat(event: Heartbeat) -> bytes:
-    """Return the body: of a HEARTBEAT_V2 when there is a position."""
-    name = event.file.encode()
-    if event.position is None:
-        return name
-    position = pack_number(event.position)
-    return b"".join(
-        [
-            bytes([1]) + pack_number(len(name)) + name,
-            bytes([2]) + pack_number(len(position)) + position,
-            bytes([0]),
-        ]
-    )
+def incident(number: int, message: str) -> bytes:
+    data = message.encode()
+    return pack_uint(number, 2) + pack_uint(len(data), 1) + data
 
 
-@encode.register
-def _incident(event: Incident) -> bytes:
-    message = event.message.encode()
-    return pack_uint(event.number, 2) + pack_uint(len(message), 1) + message
+def xid(number: int) -> bytes:
+    return pack_uint(number, 8)
 
 
-@encode.register
-def _rows_query(event: RowsQuery) -> bytes:
-    """Return MySQL's body; MariaDB's ANNOTATE_ROWS is the statement itself."""
-    return bytes([min(len(event.statement), 0xFF)]) + event.statement
+def xa_prepare(one_phase: bool, name: XaName) -> bytes:
+    format_, global_id, branch = name
+    sizes = pack_uint(len(global_id), 4) + pack_uint(len(branch), 4)
+    return bytes([one_phase]) + pack_uint(format_, 4) + sizes + global_id + branch
 
 
-@encode.register
-def _int_var(event: IntVar) -> bytes:
-    return bytes([event.kind]) + pack_uint(event.value, 8)
+def rotate(position: int, file: str) -> bytes:
+    return pack_uint(position, 8) + file.encode()
 
 
-@encode.register
-def _rand(event: Rand) -> bytes:
-    return pack_uint(event.seed1, 8) + pack_uint(event.seed2, 8)
+def gtid(gtid: MysqlGtid, rest: bytes = bytes([2]) + bytes(16)) -> bytes:
+    """Return the body of a GTID, by default with an empty logical clock."""
+    return bytes([0]) + gtid.source.bytes + pack_uint(gtid.number, 8) + rest
 
 
-@encode.register
-def _xid(event: Xid) -> bytes:
-    return pack_uint(event.number, 8)
-
-
-@encode.register
-def _xa_prepare(event: XaPrepare) -> bytes:
-    return b"".join(
-        [
-            bytes([event.one_phase]),
-            pack_uint(event.xid.format, 4),
-            pack_uint(len(event.xid.global_id), 4),
-            pack_uint(len(event.xid.branch), 4),
-            event.xid.global_id,
-            event.xid.branch,
-        ]
-    )
-
-
-@encode.register
-def _rotate(event: Rotate) -> bytes:
-    return pack_uint(event.position, 8) + event.file.encode()
-
-
-@encode.register
-def _gtid(event: Gtid) -> bytes:
-    source, number = (event.gtid.source, event.gtid.number) if event.gtid else (NO_UUID, 0)
-    fixed = [
-        bytes([event.flags]),
-        source.bytes,
-        pack_uint(number, 8),
-        bytes([2]),
-        pack_uint(event.last_committed, 8),
-        pack_uint(event.sequence, 8),
-    ]
-    return b"".join([*fixed, _encode_commit(event.commit) if event.commit else b""])
-
-
-def _encode_commit(commit: CommitInfo) -> bytes:
-    if commit.original_us == commit.immediate_us:
-        times = pack_uint(commit.immediate_us, 7)
-    else:
-        times = pack_uint(commit.immediate_us | 1 << 55, 7) + pack_uint(commit.original_us, 7)
-    if commit.original_version == commit.immediate_version:
-        versions = pack_uint(commit.immediate_version, 4)
-    else:
-        versions = pack_uint(commit.immediate_version | 1 << 31, 4)
-        versions += pack_uint(commit.original_version, 4)
-    ticket = b"" if commit.ticket is None else pack_uint(commit.ticket, 8)
-    return times + pack_number(commit.transaction_bytes) + versions + ticket
-
-
-@encode.register
-def _previous_gtids(event: PreviousGtids) -> bytes:
-    return encode_sids(event.gtids)
-
-
-def encode_tagged(event: Gtid) -> bytes:
-    """Return the body; the event must have a GTID and its commit's data."""
-    gtid, commit = event.gtid, event.commit
-    assert gtid is not None, "only a GTID can have a tag"
-    assert commit is not None, "servers that know tags describe the commit"
+def tagged_gtid(gtid: MysqlGtid, last_committed: int = 0, commit: tuple[int, ...] = ()) -> bytes:
+    """Return the body of a GTID_TAGGED; `commit` are the fields from 6 on."""
     tag = gtid.tag.encode("ascii")
     fields = [
-        (0, _pack(event.flags)),
+        (0, _pack(1)),
         (1, b"".join(map(_pack, gtid.source.bytes))),
         (2, _pack_signed(gtid.number)),
         (3, _pack(len(tag)) + tag),
-        (4, _pack_signed(event.last_committed)),
-        (5, _pack_signed(event.sequence)),
-        (6, _pack(commit.immediate_us)),
+        (4, _pack_signed(last_committed)),
+        (5, _pack_signed(2)),
+        *((6 + n, _pack(number)) for n, number in enumerate(commit)),
     ]
-    if commit.original_us != commit.immediate_us:
-        fields.append((7, _pack(commit.original_us)))
-    fields += [(8, _pack(commit.transaction_bytes)), (9, _pack(commit.immediate_version))]
-    if commit.original_version != commit.immediate_version:
-        fields.append((10, _pack(commit.original_version)))
-    if commit.ticket is not None:
-        fields.append((11, _pack(commit.ticket)))
     rest = b"".join(_pack(key) + value for key, value in fields)
     size = 0
     while True:  # The size counts itself.
@@ -214,52 +78,28 @@ def _pack_signed(number: int) -> bytes:
     return _pack((-1 - number) << 1 | 1 if number < 0 else number << 1)
 
 
-@encode.register
-def _mariadb_gtid(event: MariadbGtidEvent) -> bytes:
-    parts = [pack_uint(event.sequence, 8), pack_uint(event.domain, 4), bytes([event.flags])]
-    if event.commit_id is not None:
-        parts.append(pack_uint(event.commit_id, 8))
-    if event.xid is not None:
-        parts.append(pack_uint(event.xid.format, 4))
-        parts.append(bytes([len(event.xid.global_id), len(event.xid.branch)]))
-        parts += [event.xid.global_id, event.xid.branch]
-    return b"".join([*parts, event.rest])
+def mariadb_gtid(
+    gtid: MariadbGtid, flags: int = GtidFlag.TRANSACTIONAL, xa: XaName | None = None
+) -> bytes:
+    """Return the body that begins a transaction; the server is the header's."""
+    begin = pack_uint(gtid.sequence, 8) + pack_uint(gtid.domain, 4) + bytes([flags])
+    if xa is None:
+        return begin + bytes(6)
+    format_, global_id, branch = xa
+    sizes = bytes([len(global_id), len(branch)])
+    return begin + pack_uint(format_, 4) + sizes + global_id + branch + bytes(6)
 
 
-def begin_mariadb(gtid: MariadbGtid, flags: GtidFlag = GtidFlag.TRANSACTIONAL) -> MariadbGtidEvent:
-    padding = bytes(6)
-    return MariadbGtidEvent(gtid.sequence, gtid.domain, flags, rest=padding)
-
-
-@encode.register
-def _gtid_list(event: GtidList) -> bytes:
-    entries = list(event.gtids)
-    parts = [pack_uint(event.flags << 28 | len(entries), 4)]
-    for gtid in entries:
-        parts += [pack_uint(gtid.domain, 4), pack_uint(gtid.server, 4)]
-        parts.append(pack_uint(gtid.sequence, 8))
+def gtid_list(gtids: MariadbGtidSet) -> bytes:
+    entries = list(gtids)
+    parts = [pack_uint(1 << 28 | len(entries), 4)]
+    for each in entries:
+        parts += [pack_uint(each.domain, 4), pack_uint(each.server, 4), pack_uint(each.sequence, 8)]
     return b"".join(parts)
-
-
-@encode.register
-def _binlog_checkpoint(event: BinlogCheckpoint) -> bytes:
-    name = event.file.encode()
-    return pack_uint(len(name), 4) + name
-
-
-@encode.register
-def _start_encryption(event: StartEncryption) -> bytes:
-    return bytes([event.scheme]) + pack_uint(event.key_version, 4) + event.nonce
 
 
 def _short(data: bytes) -> bytes:
     return pack_uint(len(data), 1) + data
-
-
-def _write_schemas(names: tuple[bytes, ...]) -> bytes:
-    if not names:
-        return bytes([254])
-    return bytes([len(names)]) + b"".join(name + b"\0" for name in names)
 
 
 def _write_collations(pairs: tuple[tuple[int, int], ...]) -> bytes:
@@ -286,22 +126,11 @@ _STATUS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "auto_increment": (3, _pairs),
     "charsets": (4, _pairs),
     "time_zone": (5, lambda zone: _short(zone.encode())),
-    "catalog": (6, _short),
     "lc_time_names": (7, _number_of(2)),
-    "charset_database": (8, _number_of(2)),
-    "table_map_for_update": (9, _number_of(8)),
-    "master_data_written": (10, _number_of(4)),
-    "invoker": (11, lambda pair: _short(pair[0]) + _short(pair[1])),
-    "updated_schemas": (12, _write_schemas),
     "microseconds": (13, _number_of(3)),
     "explicit_defaults_ts": (16, _number_of(1)),
-    "ddl_xid": (17, _number_of(8)),
     "default_collation_utf8mb4": (18, _number_of(2)),
-    "sql_require_primary_key": (19, _number_of(1)),
-    "default_table_encryption": (20, _number_of(1)),
-    "mysql_code_21": (21, _number_of(1)),
     "mariadb_hrnow_us": (128, _number_of(3)),
-    "mariadb_xid": (129, _number_of(8)),
     "mariadb_gtid_flags3": (130, _write_flags3),
     "mariadb_collations": (131, _write_collations),
 }
@@ -316,13 +145,15 @@ def encode_status(variables: StatusVariables) -> bytes:
     )
 
 
-def payload_of(events: list[bytes], compression: Compression) -> TransactionPayload:
-    """Return the payload of whole events without checksums."""
+def payload_of(events: list[bytes], *, is_compressed: bool = True) -> bytes:
+    """Return the body of a TRANSACTION_PAYLOAD of whole events without checksums."""
     plain = b"".join(events)
-    stored = plain
-    if compression is Compression.ZSTD:
-        stored = zstandard.ZstdCompressor().compress(plain)
-    return TransactionPayload(compression, stored, len(plain))
+    stored = zstandard.ZstdCompressor().compress(plain) if is_compressed else plain
+    parts = []
+    for number, value in {2: 0 if is_compressed else 255, 3: len(plain), 1: len(stored)}.items():
+        packed = pack_number(value)
+        parts.append(bytes([number, len(packed)]) + packed)
+    return b"".join([*parts, bytes([0]), stored])
 
 
 def compress_block(plain: bytes) -> bytes:
@@ -331,13 +162,3 @@ def compress_block(plain: bytes) -> bytes:
     return b"".join(
         [bytes([0x80 | length_size]), len(plain).to_bytes(length_size, "big"), zlib.compress(plain)]
     )
-
-
-@encode.register
-def _transaction_payload(event: TransactionPayload) -> bytes:
-    fields = {2: event.compression, 3: event.plain_bytes, 1: len(event.payload)}
-    parts = []
-    for number, value in fields.items():
-        packed = pack_number(value)
-        parts.append(bytes([number, len(packed)]) + packed)
-    return b"".join([*parts, bytes([0]), event.payload])

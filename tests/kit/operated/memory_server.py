@@ -12,14 +12,14 @@ from pathlib import Path
 
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag, Xid
+from pumpclient.mysql.events.transactions import GtidFlag
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.relay.reader import Growth
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogScript
-from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.encoding import xid
 from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
 
 UUID = "0-1"
@@ -110,7 +110,7 @@ class MemoryServer:
             self._begin(GtidFlag.TRANSACTIONAL)
             for number, each in enumerate(changes, 1):
                 self._rows(number, each)
-            self._script.add(EventType.XID, encode(Xid(self._sequence)))
+            self._script.add(EventType.XID, xid(self._sequence))
             self._logged(Logged(self.end, changes))
 
     def statement(self, sql: str, *renames: tuple[str, str], lost: Change | None = None) -> None:
@@ -120,7 +120,7 @@ class MemoryServer:
             body = Query(SCHEMA.encode(), sql.encode()).encode()
             self._script.add(EventType.QUERY, body)
             if lost:
-                self._script.add(EventType.XID, encode(Xid(self._sequence)))
+                self._script.add(EventType.XID, xid(self._sequence))
             self._logged(Logged(self.end, sql=sql, renames=renames, lost=lost))
 
     def rotate(self) -> None:

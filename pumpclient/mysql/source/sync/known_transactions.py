@@ -9,15 +9,21 @@ skipped.
 from __future__ import annotations
 
 import logging
-import struct
 from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.files import GtidList, PreviousGtids
-from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, Checksum, EventType, body_of
-from pumpclient.mysql.events.transactions import mysql_gtid_of
-from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtid, MariadbGtidSet, parse_gtid_set
+from pumpclient.mysql.events.files import listed_gtids
+from pumpclient.mysql.events.frame import HEADER, Checksum, EventType, body_of
+from pumpclient.mysql.events.transactions import MARIADB_BEGIN, mysql_gtid_of
+from pumpclient.mysql.gtid import (
+    Flavor,
+    GtidSet,
+    MariadbGtid,
+    MariadbGtidSet,
+    parse_gtid_set,
+    union,
+)
 from pumpclient.mysql.load.state import Floor, Floors
 from pumpclient.mysql.protocol.address import RELOAD_ALL
 from pumpclient.mysql.relay.layout import Location
@@ -27,7 +33,6 @@ from pumpclient.mysql.translate.ddl_pieces import Translation
 
 log = logging.getLogger(__name__)
 
-_MARIADB = struct.Struct("<QI")
 _BEGINS = frozenset(
     {EventType.MARIADB_GTID, EventType.GTID, EventType.GTID_TAGGED, EventType.ANONYMOUS_GTID}
 )
@@ -62,21 +67,21 @@ class KnownTransactions:
 
     def is_skipped(self, event: bytes, checksum: Checksum) -> bool:
         """Take the next event; return whether it is skipped."""
-        timestamp_s, type_, server_id, _, _, _ = HEADER.unpack_from(event)
+        timestamp_s, type_, _, _, _, _ = HEADER.unpack_from(event)
         if type_ in _BEGINS:
             if self._since_s and timestamp_s >= self._since_s:
                 self._since_s = 0
-            self._skips = self._since_s > 0 or self._has(type_, event, server_id, checksum)
+            self._skips = self._since_s > 0 or self._has(type_, event, checksum)
             self.count += self._skips
         return self._skips and type_ not in _KEPT
 
-    def _has(self, type_: int, event: bytes, server_id: int, checksum: Checksum) -> bool:
+    def _has(self, type_: int, event: bytes, checksum: Checksum) -> bool:
         gtids = self._gtids
         if gtids is None or type_ == EventType.ANONYMOUS_GTID:
             return False
         if type_ == EventType.MARIADB_GTID:
             assert isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
-            sequence, domain = _MARIADB.unpack_from(event, HEADER_SIZE)
+            server_id, sequence, domain, _ = MARIADB_BEGIN.unpack_from(event)
             return MariadbGtid(domain, server_id, sequence) in gtids
         assert not isinstance(gtids, MariadbGtidSet), "one flavour has one kind of GTID"
         found = mysql_gtid_of(type_, event, checksum)
@@ -112,12 +117,7 @@ class SeenGtids:
 
     def add_list(self, type_: int, event: bytes, checksum: Checksum) -> None:
         """Add the GTIDs of all earlier files, which were all replicated or skipped."""
-        body = body_of(event, checksum)
-        if isinstance(self._gtids, MariadbGtidSet):
-            if type_ == EventType.GTID_LIST:
-                self._gtids = self._gtids.union(GtidList.decode(body).gtids)
-        elif type_ == EventType.PREVIOUS_GTIDS:
-            self._gtids = self._gtids.union(PreviousGtids.decode(body).gtids)
+        self._gtids = union(self._gtids, listed_gtids(type_, body_of(event, checksum)))
 
 
 class CatchUp:

@@ -11,24 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed
-from pumpclient.mysql.events import decode_event
-from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
-    BodyReader,
     Checksum,
     EventType,
     make_event,
     read_header,
 )
-from pumpclient.mysql.events.transactions import GtidFlag, MariadbGtidEvent, XaId
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.rows_decoder import ImageReader, decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogFile
-from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.encoding import format_description
 from tests.kit.mysql.row_encoding import encode_rows, make_image
 
 COLUMNS = (
@@ -82,33 +78,6 @@ def test_generated_code_reads_what_the_reader_value_by_value_reads(
     assert [str(row[3]) for row in flat] == [str(row[3]) for row in drawn]
 
 
-def field_by_field(data: bytes) -> MariadbGtidEvent:
-    body = BodyReader(data, "MARIADB_GTID")
-    sequence, domain, flags = body.uint(8), body.uint(4), GtidFlag(body.uint(1))
-    commit_id = body.uint(8) if GtidFlag.GROUP_COMMIT in flags else None
-    xid = None
-    if GtidFlag.PREPARED_XA in flags or GtidFlag.COMPLETED_XA in flags:
-        format_, sizes = body.uint(4), (body.uint(1), body.uint(1))
-        xid = XaId(format_, body.take(sizes[0]), body.take(sizes[1]))
-    return MariadbGtidEvent(sequence, domain, int(flags), commit_id, xid, body.rest())
-
-
-@given(st.binary(max_size=60))
-def test_a_gtid_is_read_at_once_as_field_by_field(data: bytes) -> None:
-    try:
-        expected = field_by_field(data)
-    except Malformed:
-        with pytest.raises(Malformed):
-            MariadbGtidEvent.decode(data)
-        return
-    decoded = MariadbGtidEvent.decode(data)
-    assert decoded == expected
-    assert encode(decoded) == data
-    assert decoded.is_standalone == bool(GtidFlag(decoded.flags) & GtidFlag.STANDALONE)
-    whole = make_event(EventType.MARIADB_GTID, data)
-    assert type(decode_event(whole, Checksum.CRC32, read_header(whole))) is MariadbGtidEvent
-
-
 TYPES = [EventType.XID, EventType.STOP, EventType.ANNOTATE_ROWS, EventType.FORMAT_DESCRIPTION]
 
 
@@ -128,7 +97,7 @@ def test_a_pass_over_some_types_is_the_whole_pass_without_the_others(
     block: int,
     cut: int,
 ) -> None:
-    description = encode(FormatDescription("10.11.0-MariaDB", 5, bytes(40), checksum))
+    description = format_description("10.11.0-MariaDB", checksum)
     parts = [make_event(EventType.FORMAT_DESCRIPTION, description)]
     parts += [make_event(type_, body, checksum=checksum) for type_, body in events]
     data = FILE_MAGIC + b"".join(parts)
@@ -144,7 +113,7 @@ def test_a_pass_over_some_types_is_the_whole_pass_without_the_others(
 
 
 def test_events_that_are_passed_over_are_checked_all_the_same() -> None:
-    description = encode(FormatDescription("10.11.0-MariaDB", 5, bytes(40), Checksum.CRC32))
+    description = format_description("10.11.0-MariaDB", Checksum.CRC32)
     head = FILE_MAGIC + make_event(EventType.FORMAT_DESCRIPTION, description)
     damaged = bytearray(make_event(EventType.XID, bytes(8)))
     damaged[HEADER_SIZE] ^= 1

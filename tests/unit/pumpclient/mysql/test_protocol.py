@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from pumpclient.mysql.events.files import Heartbeat, Rotate
 from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
 from pumpclient.mysql.protocol.address import PositionLost, Purged, ServerIdTaken, refusal
@@ -32,11 +31,11 @@ from pumpclient.mysql.protocol.stream import (
 )
 from pumpclient.mysql.relay.resume import file_after
 from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, answers, error, event_packet
-from tests.kit.mysql.encoding import encode
+from tests.kit.mysql import encoding
 
 QUICK = StreamOptions(idle_s=0.02, heartbeat_s=30)
 FAKE = Header(0, EventType.ROTATE, 7, 0, 0, EventFlag.ARTIFICIAL)
-HEARTBEAT = make_event(EventType.HEARTBEAT, encode(Heartbeat("binlog.000004")))
+HEARTBEAT = make_event(EventType.HEARTBEAT, b"binlog.000004")
 
 
 def framed(payloads: list[bytes]) -> bytes:
@@ -201,7 +200,7 @@ def test_a_mariadb_gets_what_this_replica_can_and_where_to_begin() -> None:
 
 
 def rotate(file: str) -> bytes:
-    return make_event(EventType.ROTATE, encode(Rotate(4, file)), header=FAKE)
+    return make_event(EventType.ROTATE, encoding.rotate(4, file), header=FAKE)
 
 
 def test_a_mysql_8_4_is_asked_by_its_new_names() -> None:

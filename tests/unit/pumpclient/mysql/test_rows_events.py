@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER_SIZE,
@@ -27,7 +26,7 @@ from pumpclient.mysql.rows.rows_decoder import decoder_for
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogFile, ends_as_stated, first_timestamp
-from tests.kit.mysql.encoding import encode
+from tests.kit.mysql.encoding import format_description
 from tests.kit.mysql.row_encoding import (
     encode_map,
     encode_rows,
@@ -233,8 +232,8 @@ def test_a_decoder_is_made_once_for_maps_that_differ_in_their_id_only() -> None:
 
 
 def binlog_file(count: int, checksum: Checksum = Checksum.CRC32) -> bytes:
-    description = FormatDescription("10.11.0-MariaDB", 5, bytes(40), checksum)
-    body = encode(description)
+    description = format_description("10.11.0-MariaDB", checksum)
+    body = description
     head = make_event(EventType.FORMAT_DESCRIPTION, body, header=Header(0, 15, 1, 0, 0, 0))
     events = [
         make_event(3, b"x" * n, header=Header(n + 9, 3, 1, 0, 0, 0), checksum=checksum)

@@ -35,7 +35,7 @@ from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
 from pumpclient.mysql.translate.ddl_pieces import Piece, Translator
 from pumpclient.mysql.translate.outputs import Refused, Statement
 from pumpclient.mysql.translate.statement_text import dialect_of
-from tests.kit.mysql.encoding import begin_mariadb, encode
+from tests.kit.mysql.encoding import mariadb_gtid
 from tests.unit.penstock.ddl_session import DdlSession
 
 
@@ -127,7 +127,7 @@ def test_a_journal_does_not_grow_without_end(tmp_path: Path) -> None:
 
 
 def gtid(sequence: int, at_s: int = 0) -> bytes:
-    body = encode(begin_mariadb(MariadbGtid(0, 1, sequence)))
+    body = mariadb_gtid(MariadbGtid(0, 1, sequence))
     return make_event(
         EventType.MARIADB_GTID, body, header=Header(at_s, EventType.MARIADB_GTID, 1, 0, 0, 0)
     )

@@ -10,30 +10,22 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import (
-    Compression,
-    Gtid,
-    GtidFlag,
-    MariadbGtidEvent,
-    XaId,
-    XaPrepare,
-    Xid,
-)
-from pumpclient.mysql.gtid import MysqlGtid
+from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.gtid import MariadbGtid, MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.outputs import Finished, Output, Statement, TableChanges
 from pumpclient.mysql.translate.transcode import Transcoder
-from tests.kit.mysql.encoding import encode, payload_of
+from tests.kit.mysql.encoding import gtid, mariadb_gtid, payload_of, xa_prepare, xid
 from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
 from tests.unit.pumpclient.mysql.test_transcode import made
 
 INT = Column(WireType.LONG, is_unsigned=False)
 TABLE = made(["a INT PRIMARY KEY"])
 CODEC = RowCodec(TABLE)
-NAME = XaId(1, b"trx", b"b")
+NAME = (1, b"trx", b"b")
 FILE = FileName("mysql-bin", 3)
 
 
@@ -42,13 +34,12 @@ def event(type_: int, body: bytes, checksum: Checksum = Checksum.NONE) -> bytes:
 
 
 def begin(number: int = 1) -> bytes:
-    return event(EventType.GTID, encode(Gtid(MysqlGtid(UUID(int=7), number))))
+    return event(EventType.GTID, gtid(MysqlGtid(UUID(int=7), number)))
 
 
 def maria(flags: int = 0, sequence: int = 1) -> bytes:
-    xid = NAME if flags & (GtidFlag.PREPARED_XA | GtidFlag.COMPLETED_XA) else None
-    body = encode(MariadbGtidEvent(sequence, 0, flags, xid=xid, rest=bytes(6)))
-    return event(EventType.MARIADB_GTID, body)
+    name = NAME if flags & (GtidFlag.PREPARED_XA | GtidFlag.COMPLETED_XA) else None
+    return event(EventType.MARIADB_GTID, mariadb_gtid(MariadbGtid(0, 5, sequence), flags, name))
 
 
 def query(text: str) -> bytes:
@@ -65,11 +56,11 @@ def rows(*values: int) -> bytes:
     return event(EventType.WRITE_ROWS_V1, body)
 
 
-XID = event(EventType.XID, encode(Xid(1)))
+XID = event(EventType.XID, xid(1))
 
 
 def prepare(one_phase: bool = False) -> bytes:
-    return event(EventType.XA_PREPARE, encode(XaPrepare(one_phase, NAME)))
+    return event(EventType.XA_PREPARE, xa_prepare(one_phase, NAME))
 
 
 def choose(table_map: TableMap) -> Transcoder | None:
@@ -138,7 +129,7 @@ def test_the_end_of_a_transaction_has_its_places_and_its_gtid() -> None:
 
 def test_a_payload_is_one_transaction_with_one_place() -> None:
     inner = [query("BEGIN"), table(), rows(1), table(), rows(2), XID]
-    payload = encode(payload_of(inner, Compression.ZSTD))
+    payload = payload_of(inner)
     out = fed(Assembler(choose), begin(), event(EventType.TRANSACTION_PAYLOAD, payload))
     assert contents(out) == [[1, 2]]
     assert isinstance(out[-1], Finished)
