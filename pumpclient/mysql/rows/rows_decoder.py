@@ -1,7 +1,7 @@
 """Decodes rows events to values; a decoder is made for each table map, and kept.
 
-`decoder_for` generates one (see `read_rows`). Partial updates, and images that do not have all
-columns, are read value by value (`ImageReader`). A value is
+`Decoder` generates one (see `read_rows`). Partial updates, and images that do not have all
+columns, are read value by value. A value is
 
     int      integers, BIT, YEAR, ENUM and SET (numbers; `Column.labels` has their texts)
     float    FLOAT by its shortest digits, DOUBLE
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from penstock.codes import Code
@@ -26,6 +27,7 @@ from pumpclient.mysql.events.frame import BodyReader, EventType
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.json_binary import apply_changes, read_changes, read_json, typed_text
 from pumpclient.mysql.rows.rows_event import (
+    HEAD_AT,
     Kind,
     Reading,
     RowsEvent,
@@ -33,14 +35,7 @@ from pumpclient.mysql.rows.rows_event import (
     read_rows,
     usual_heads,
 )
-from pumpclient.mysql.rows.table_map import (
-    BINARY,
-    TABLE_ID_SIZE,
-    Column,
-    TableMap,
-    WireType,
-    charset_name,
-)
+from pumpclient.mysql.rows.table_map import BINARY, Column, TableMap, WireType, charset_name
 
 UNREADABLE = LookupError, ValueError, ArithmeticError, struct.error
 """Errors of reading bytes that are not rows; `Malformed` is another."""
@@ -54,18 +49,13 @@ _SHOWN_BYTES = 32
 
 
 def unreadable(
-    table_map: TableMap,
-    readings: Sequence[Reading],
-    type_: int,
-    body: bytes,
-    id_size: int,
-    error: Exception,
+    table_map: TableMap, readings: Sequence[Reading], type_: int, body: bytes, error: Exception
 ) -> Malformed:
     """Return the error for an event that raised `error`: it names the column if only one fails."""
     problem, hint, code = f"cannot be read: {error}", _HINT, Code.ROWS_EVENT
     if isinstance(error, Malformed):
         problem, hint, code = error.problem, error.hint, error.code
-    found = _first(table_map, readings, type_, body, id_size)
+    found = _first(table_map, readings, type_, body)
     if found is not None and not problem.startswith("column "):
         index, cause = found
         column = table_map.columns[index]
@@ -102,14 +92,11 @@ def _undecodable(column: Column, error: UnicodeDecodeError) -> str:
 
 
 def _first(
-    table_map: TableMap, readings: Sequence[Reading], type_: int, body: bytes, id_size: int
+    table_map: TableMap, readings: Sequence[Reading], type_: int, body: bytes
 ) -> tuple[int, Exception] | None:
     try:
-        event = RowsEvent.decode(EventType(type_), body, id_size=id_size)
-        full = (1 << len(readings)) - 1
-        if event.layout.is_partial or any(
-            b not in (None, full) for b in (event.before, event.after)
-        ):
+        event = RowsEvent.decode(EventType(type_), body)
+        if event.width != len(readings) or not event.is_whole:
             return None
         read_rows(readings, (), table_map.name)(event.images, 0)
     except (*UNREADABLE, Malformed):
@@ -122,7 +109,8 @@ def _first(
     return None
 
 
-_PARTIAL_JSON = 0x1
+PARTIAL_JSON = 0x1
+"""The option of a value: a list of changes."""
 Row = tuple[Any, ...]
 
 
@@ -136,35 +124,70 @@ def value_reader(reading: Reading) -> Callable[[bytes], Any]:
     return lambda data: inner(*layout.unpack(data))
 
 
-class ImageReader:
-    """Reads the images of one table, whichever columns they have."""
+RowChanges = list[tuple[Row | None, Row | None]]
+"""A row before and after; None before an insert and after a delete."""
 
-    def __init__(
-        self,
-        name: str,
-        columns: Sequence[Column],
-        readings: Sequence[Reading],
-        optional: frozenset[int] = frozenset(),
-    ) -> None:
-        """A row without a value for an `optional` column has None there."""
+
+class Decoder:
+    """Reads the rows events of one table.
+
+    Making a decoder takes about a millisecond for ten columns: keep it. A row without a value for
+    an `optional` column has None there. Raises `NeedsOperator` when the map does not have signs and
+    charsets: complete it (`completed`).
+    """
+
+    def __init__(self, table_map: TableMap, optional: frozenset[int] = frozenset()) -> None:
+        self.table_map = table_map
         self._optional = optional
-        self._name = name
-        self._columns = columns
-        self._readings = readings
-        self._values = [value_reader(reading) for reading in readings]
-        self._json = [n for n, c in enumerate(columns) if c.type is WireType.JSON]
+        width = len(table_map.columns)
+        if not width:
+            raise Malformed(f"table {table_map.name} has no columns", _HINT, Code.ROWS_EVENT)
+        self._readings = [reading_of(column) for column in table_map.columns]
+        self._read = read_rows(self._readings, range(width), table_map.name)
+        self._json = [n for n, c in enumerate(table_map.columns) if c.type is WireType.JSON]
+        self._full = (1 << width) - 1
+        # The usual event has these bytes after id and flags, and needs no other check: then the
+        # offset of its images, and how its rows are paired.
+        self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}
+        for type_, (kind, head) in usual_heads(width).items():
+            self._heads[type_] = head, HEAD_AT + len(head), _PAIRS[kind]
 
-    def changes(self, event: RowsEvent) -> list[tuple[Row | None, Row | None]]:
-        """Return the rows before and after.
+    def changes(self, type_: int, body: bytes) -> RowChanges:
+        """Return the rows of a whole rows event, before and after.
+
+        Raises `Malformed` for bytes that are not rows of this table, and `NeedsOperator` when the
+        images do not have all columns (`binlog_row_image` MINIMAL or NOBLOB).
+        """
+        try:
+            known = self._heads.get(type_)
+            if known is not None:
+                head, images_at, paired = known
+                if body.startswith(head, HEAD_AT):
+                    return paired(self._read(body, images_at))
+            event = RowsEvent.decode(EventType(type_), body)
+            if event.width != len(self._readings):
+                raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")
+            if event.is_whole:
+                return _PAIRS[event.layout.kind](self._read(event.images, 0))
+            return self.value_by_value(event)
+        except UNREADABLE as error:
+            raise unreadable(self.table_map, self._readings, type_, body, error) from error
+
+    @cached_property
+    def _values(self) -> list[Callable[[bytes], Any]]:
+        return [value_reader(reading) for reading in self._readings]
+
+    def value_by_value(self, event: RowsEvent) -> RowChanges:
+        """Return the rows before and after, whichever columns the images have.
 
         A column that is missing only in the image after keeps its value
         (`binlog_row_image=FULL_NODUP`). Raises `NeedsOperator` when a row cannot be completed.
         """
-        body = BodyReader(event.images, f"rows of {self._name}")
-        out: list[tuple[Row | None, Row | None]] = []
+        body = BodyReader(event.images, f"rows of {self.table_map.name}")
+        out: RowChanges = []
         while body.left:
             before = after = None
-            old: list[bytes | None] = [None] * len(self._columns)
+            old: list[bytes | None] = [None] * len(self._readings)
             if event.before is not None:
                 self._check(event.before)
                 old = self._slices(body, event.before, old)
@@ -172,31 +195,32 @@ class ImageReader:
             if event.after is not None:
                 if before is None:
                     self._check(event.after)
-                after = self._after(body, event, old)
+                after = self._after(body, event, event.after, old)
             out.append((before, after))
         return out
 
     def _check(self, present: int) -> None:
-        absent = (n for n in range(len(self._columns)) if not present >> n & 1)
+        absent = (n for n in range(len(self._readings)) if not present >> n & 1)
         missing = [n for n in absent if n not in self._optional]
         if missing:
             raise NeedsOperator(
-                f"the images of {self._name} do not have its columns {missing}",
+                f"the images of {self.table_map.name} do not have its columns {missing}",
                 "set the server's binlog_row_image to FULL, and reconnect its clients",
                 Code.BINLOG_INCOMPLETE,
             )
 
-    def _after(self, body: BodyReader, event: RowsEvent, old: list[bytes | None]) -> Row:
-        assert event.after is not None, "the caller checked"
+    def _after(
+        self, body: BodyReader, event: RowsEvent, present: int, old: list[bytes | None]
+    ) -> Row:
         partial: set[int] = set()
-        if event.layout.is_partial and body.packed() & _PARTIAL_JSON:
+        if event.layout.is_partial and body.packed() & PARTIAL_JSON:
             bits = body.uint(bitmap_size(len(self._json)))
             partial = {column for n, column in enumerate(self._json) if bits >> n & 1}
-        new = self._slices(body, event.after, old)
+        new = self._slices(body, present, old)
         row = list(self._row([None if n in partial else raw for n, raw in enumerate(new)]))
         for n in partial:
             raw, base = new[n], old[n]
-            if raw is None or base is None or not event.after >> n & 1:
+            if raw is None or base is None or not present >> n & 1:
                 raise body.malformed(f"changes of column {n}, which has no value")
             row[n] = typed_text(apply_changes(read_json(base), read_changes(raw)))
         return tuple(row)
@@ -213,10 +237,9 @@ class ImageReader:
             is_null, nulls = nulls & 1, nulls >> 1
             if is_null:
                 out.append(None)
-            elif reading.prefix:
-                out.append(body.take(body.uint(reading.prefix)))
             else:
-                out.append(body.take(reading.size))
+                size = body.uint(reading.prefix) if reading.prefix else reading.size
+                out.append(body.take(size))
         return out
 
     def _row(self, raw: Sequence[bytes | None]) -> Row:
@@ -226,91 +249,10 @@ class ImageReader:
         )
 
 
-RowChanges = list[tuple[Row | None, Row | None]]
-"""A row before and after; None before an insert and after a delete."""
-
-_KEPT_MAX = 4096
-
-
-class Decoder:
-    """Reads the rows events of one table; see `decoder_for`."""
-
-    def __init__(
-        self,
-        table_map: TableMap,
-        columns_wanted: Sequence[int] | None,
-        id_size: int,
-        optional: frozenset[int] = frozenset(),
-    ) -> None:
-        self.table_map = table_map
-        self._optional = optional
-        width = len(table_map.columns)
-        if not width:
-            raise Malformed(f"table {table_map.name} has no columns", _HINT, Code.ROWS_EVENT)
-        self._readings = [reading_of(column) for column in table_map.columns]
-        self._wanted = columns_wanted
-        self._id_size = id_size
-        wanted = range(width) if columns_wanted is None else columns_wanted
-        self._read = read_rows(self._readings, wanted, table_map.name)
-        self._images: ImageReader | None = None
-        self._full = (1 << width) - 1
-        # The usual event has these bytes after id and flags, and needs no other check: then the
-        # offset of its images, and how its rows are paired.
-        self._head_at = id_size + 2
-        self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}
-        for type_, (kind, head) in usual_heads(width).items():
-            self._heads[type_] = head, self._head_at + len(head), _PAIRS[kind]
-
-    def changes(self, type_: int, body: bytes) -> RowChanges:
-        """Return the rows of a whole rows event, before and after.
-
-        Raises `Malformed` for bytes that are not rows of this table, and `NeedsOperator` when the
-        images do not have all columns (`binlog_row_image` MINIMAL or NOBLOB).
-        """
-        try:
-            known = self._heads.get(type_)
-            if known is not None:
-                head, images_at, paired = known
-                if body.startswith(head, self._head_at):
-                    return paired(self._read(body, images_at))
-            return self._unusual(RowsEvent.decode(EventType(type_), body, id_size=self._id_size))
-        except UNREADABLE as error:
-            raise unreadable(
-                self.table_map, self._readings, type_, body, self._id_size, error
-            ) from error
-
-    def _unusual(self, event: RowsEvent) -> RowChanges:
-        """Decode rows that are compressed, partial, carry extra data or lack columns."""
-        if event.width != len(self._readings):
-            raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")
-        bitmaps = (event.before, event.after)
-        if all(b in (None, self._full) for b in bitmaps) and not event.layout.is_partial:
-            return _PAIRS[event.layout.kind](self._read(event.images, 0))
-        if self._images is None:
-            columns = self.table_map.columns
-            name = self.table_map.name
-            self._images = ImageReader(name, columns, self._readings, self._optional)
-        changes = self._images.changes(event)
-        if self._wanted is None:
-            return changes
-        wanted = self._wanted
-        return [
-            (
-                None if before is None else tuple(before[n] for n in wanted),
-                None if after is None else tuple(after[n] for n in wanted),
-            )
-            for before, after in changes
-        ]
-
-
 def _inserted(rows: list[Row]) -> RowChanges:
     if len(rows) == 1:
         return [(None, rows[0])]
     return [(None, row) for row in rows]
-
-
-def _deleted(rows: list[Row]) -> RowChanges:
-    return [(row, None) for row in rows]
 
 
 def _updated(rows: list[Row]) -> RowChanges:
@@ -319,20 +261,8 @@ def _updated(rows: list[Row]) -> RowChanges:
     return list(zip(rows[::2], rows[1::2], strict=True))
 
 
-_PAIRS = {Kind.INSERT: _inserted, Kind.UPDATE: _updated, Kind.DELETE: _deleted}
-
-
-def decoder_for(
-    table_map: TableMap,
-    columns_wanted: Sequence[int] | None = None,
-    *,
-    id_size: int = TABLE_ID_SIZE,
-    optional: frozenset[int] = frozenset(),
-) -> Decoder:
-    """Return a decoder of a table's rows events; rows have the wanted columns only, in that order.
-
-    Images need not have the `optional` columns: if missing, these are None. Making a decoder takes
-    about a millisecond for ten columns: keep it (`TableMaps` does). Raises `NeedsOperator` when the
-    map does not have signs and charsets: complete it (`completed`).
-    """
-    return Decoder(table_map, columns_wanted, id_size, optional)
+_PAIRS: dict[Kind, Callable[[list[Row]], RowChanges]] = {
+    Kind.INSERT: _inserted,
+    Kind.UPDATE: _updated,
+    Kind.DELETE: lambda rows: [(row, None) for row in rows],
+}

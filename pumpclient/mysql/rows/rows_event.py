@@ -2,7 +2,7 @@
 
 The header gives the table, the columns of the images, and their offset:
 
-6   table id; 4 where its post-header length is 6
+6   table id
 2   flags
 2   version 2 only: bytes of extra data, these two included; then the data
 n   how many columns, length-encoded
@@ -49,6 +49,8 @@ from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 
 STMT_END = 0x1
 """The flag of a statement's last rows event: all table ids become invalid after it."""
+HEAD_AT = TABLE_ID_SIZE + 2
+"""Offset after table id and flags."""
 _EXTRA_SIZE = 2
 
 
@@ -93,26 +95,21 @@ class RowsEvent:
     """
 
     type: EventType
-    table_id: int
     width: int
     before: int | None
     after: int | None
     images: bytes
-    flags: int = STMT_END
-    extra: bytes = b""
 
     @classmethod
-    def decode(cls, type_: EventType, data: bytes, *, id_size: int = TABLE_ID_SIZE) -> Self:
+    def decode(cls, type_: EventType, data: bytes) -> Self:
         """Decode an event body; raise `Malformed` if it is invalid."""
         layout = LAYOUTS[type_]
-        body = BodyReader(data, type_.name)
-        table_id, flags = body.uint(id_size), body.uint(2)
-        extra = b""
+        body = BodyReader(data, type_.name, at=HEAD_AT)
         if layout.has_extra:
             size = body.uint(_EXTRA_SIZE)
             if size < _EXTRA_SIZE:
                 raise body.malformed(f"{size} bytes of extra data, which counts itself")
-            extra = body.take(size - _EXTRA_SIZE)
+            body.take(size - _EXTRA_SIZE)
         width = body.packed()
         mask = (1 << width) - 1 if width <= body.left * 8 else 0
         bitmaps = [
@@ -123,11 +120,17 @@ class RowsEvent:
             images = decompress_block(images)
         before = None if layout.kind is Kind.INSERT else bitmaps[0]
         after = None if layout.kind is Kind.DELETE else bitmaps[-1]
-        return cls(type_, table_id, width, before, after, images, flags, extra)
+        return cls(type_, width, before, after, images)
 
     @property
     def layout(self) -> Layout:
         return LAYOUTS[self.type]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the images have all columns, and all of each value."""
+        full = (1 << self.width) - 1
+        return {self.before, self.after} <= {None, full} and not self.layout.is_partial
 
 
 def usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:

@@ -1,6 +1,6 @@
 """The table map: the table that a number denotes until the statement ends, and its row layout.
 
-    6   table id; 4 where its post-header length is 6
+    6   table id
     2   flags
     1   length, the schema's name, a zero
     1   length, the table's name, a zero
@@ -23,12 +23,10 @@ length-encoded; columns are counted among those of a field's kind only, or among
     4   COLUMN_NAME          length and name for each column
     5   SET_STR_VALUE        for each SET: how many labels, then length and label of each
     6   ENUM_STR_VALUE       the same for each ENUM
-    7   GEOMETRY_TYPE        a number for each GEOMETRY
-    8   SIMPLE_PRIMARY_KEY   columns of the primary key
-    9   PRIMARY_KEY_WITH_PREFIX   pairs: column, characters of it (0: all)
     10  ENUM_AND_SET_DEFAULT_CHARSET, 11 ENUM_AND_SET_COLUMN_CHARSET    as 2 and 3
-    12  COLUMN_VISIBILITY    bits as in 1, for each column
-    13  VECTOR_DIMENSION     a number for each VECTOR
+
+Skipped are 7 GEOMETRY_TYPE, 8 SIMPLE_PRIMARY_KEY, 9 PRIMARY_KEY_WITH_PREFIX, 12 COLUMN_VISIBILITY
+and 13 VECTOR_DIMENSION.
 
 Both servers count YEAR among the numeric columns. MariaDB counts GEOMETRY among the texts; MySQL
 counts VECTOR among the texts. Labels are texts of the column's own charset in MySQL, and UTF-8 in
@@ -37,10 +35,10 @@ MariaDB.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from penstock.codes import Code
 from penstock.ddl.charsets import Charset, charset_named, charset_of_collation, collation_name
@@ -137,14 +135,10 @@ class Column:
 
     type: WireType
     metadata: int = 0
-    is_nullable: bool = True
     is_unsigned: bool | None = None
     collation: int | None = None
     name: str | None = None
     labels: tuple[str, ...] | None = None
-    geometry: int | None = None
-    is_visible: bool | None = None
-    dimension: int | None = None
     declared: str | None = None
 
     @property
@@ -199,14 +193,6 @@ def metadata_size(type_: WireType) -> int:
     return _METADATA_SIZES.get(type_, 0)
 
 
-def read_metadata(type_: WireType, raw: bytes) -> int:
-    """Return a column's metadata as a number: lengths are little-endian, pairs keep their order."""
-    return int.from_bytes(raw, "little" if type_ in _LITTLE_ENDIAN else "big")
-
-
-PrimaryKey = tuple[tuple[int, int], ...]
-"""Pairs of column index and characters of a prefix, 0 for the whole column."""
-
 _WHAT = "TABLE_MAP's optional metadata"
 
 
@@ -228,164 +214,118 @@ class OptionalField(IntEnum):
     VECTOR_DIMENSION = 13
 
 
-def read_optional(
-    body: BodyReader, columns: list[Column], flavor: Flavor
-) -> tuple[list[Column], PrimaryKey | None]:
+_LABELS = {OptionalField.SET_LABELS: WireType.SET, OptionalField.ENUM_LABELS: WireType.ENUM}
+_OF_TEXTS = (OptionalField.DEFAULT_CHARSET, OptionalField.COLUMN_CHARSET)
+_OF_CHOICES = (OptionalField.CHOICE_DEFAULT_CHARSET, OptionalField.CHOICE_COLUMN_CHARSET)
+_ORDER = (OptionalField.SIGNEDNESS, OptionalField.COLUMN_NAME, *_OF_TEXTS, *_OF_CHOICES, *_LABELS)
+"""Labels need the charsets of their columns."""
+
+
+def _with_optional(body: BodyReader, columns: list[Column], flavor: Flavor) -> list[Column]:
     fields: dict[int, BodyReader] = {}
     while body.left:
         number = body.uint(1)
         if number not in list(OptionalField) or number in fields:
             raise body.malformed(f"optional field {number} is unknown or comes twice")
         fields[number] = BodyReader(body.take(body.packed()), _WHAT)
-    known = _ColumnFields(columns, flavor)
-    key: PrimaryKey | None = None
-    # Labels are read in the order of numbers, but need the charsets of 10 and 11.
-    for number in sorted(fields, key=lambda n: (n in _LABELS, n)):
-        field = fields[number]
-        if number in _KEYS:
-            key = _read_key(field, len(columns), has_prefix=number == _KEYS[1])
-        else:
-            known.read(OptionalField(number), field)
-        field.finish()
-    return known.columns, key
+    columns = list(columns)
+    for number in _ORDER:
+        if (field := fields.get(number)) is not None:
+            for index, known in _read_optional(number, field, columns, flavor):
+                columns[index] = replace(columns[index], **known)
+            field.finish()
+    return columns
 
 
-_LABELS = (OptionalField.SET_LABELS, OptionalField.ENUM_LABELS)
-_KEYS = (OptionalField.SIMPLE_PRIMARY_KEY, OptionalField.PREFIXED_PRIMARY_KEY)
+def _read_optional(
+    number: OptionalField, field: BodyReader, columns: list[Column], flavor: Flavor
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the index of a column, and a property that the field has of it."""
+    if number is OptionalField.SIGNEDNESS:
+        numeric = [n for n, column in enumerate(columns) if column.is_numeric]
+        bits = field.take((len(numeric) + 7) // 8)
+        for n, index in enumerate(numeric):
+            yield index, {"is_unsigned": bool(bits[n >> 3] & 0x80 >> (n & 7))}
+    elif number is OptionalField.COLUMN_NAME:
+        for index in range(len(columns)):
+            yield index, {"name": field.text(field.packed())}
+    elif number in _LABELS:
+        for index, column in enumerate(columns):
+            if column.real_type is _LABELS[number]:
+                count = field.packed()
+                labels = tuple(_label(field, column.collation, flavor) for _ in range(count))
+                yield index, {"labels": labels}
+    else:
+        yield from _charsets(
+            field,
+            [
+                n
+                for n, column in enumerate(columns)
+                if (column.is_choice if number in _OF_CHOICES else column.is_textual(flavor))
+            ],
+            has_default=number in (_OF_TEXTS[0], _OF_CHOICES[0]),
+        )
 
 
-def _read_key(field: BodyReader, width: int, *, has_prefix: bool) -> PrimaryKey:
-    key = []
+def _charsets(
+    field: BodyReader, indexes: list[int], *, has_default: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    if not has_default:
+        yield from ((index, {"collation": field.packed()}) for index in indexes)
+        return
+    default = field.packed()
+    yield from ((index, {"collation": default}) for index in indexes)
     while field.left:
-        index = field.packed()
-        if index >= width:
-            raise field.malformed(f"a primary key of column {index} among {width}")
-        key.append((index, field.packed() if has_prefix else 0))
-    return tuple(key)
+        n, collation = field.packed(), field.packed()
+        if n >= len(indexes):
+            raise field.malformed(f"a charset of text column {n} among {len(indexes)}")
+        yield indexes[n], {"collation": collation}
 
 
-def _indexes(columns: Iterable[Column], test: Callable[[Column], bool]) -> list[int]:
-    return [n for n, column in enumerate(columns) if test(column)]
-
-
-class _ColumnFields:
-    """The columns while their fields are read."""
-
-    def __init__(self, columns: list[Column], flavor: Flavor) -> None:
-        self.columns = list(columns)
-        self._flavor = flavor
-        self.numeric = _indexes(columns, lambda c: c.is_numeric)
-        self.textual = _indexes(columns, lambda c: c.is_textual(flavor))
-        self.choices = _indexes(columns, lambda c: c.is_choice)
-
-    def of(self, type_: WireType) -> list[int]:
-        return _indexes(self.columns, lambda c: c.real_type is type_)
-
-    def _set(self, index: int, **known: object) -> None:
-        self.columns[index] = replace(self.columns[index], **known)  # type: ignore[arg-type]
-
-    def read(self, number: OptionalField, field: BodyReader) -> None:
-        every = list(range(len(self.columns)))
-        bits = {OptionalField.SIGNEDNESS: "is_unsigned", OptionalField.VISIBILITY: "is_visible"}
-        numbers = {
-            OptionalField.COLUMN_CHARSET: ("collation", self.textual),
-            OptionalField.CHOICE_COLUMN_CHARSET: ("collation", self.choices),
-            OptionalField.GEOMETRY_TYPE: ("geometry", self.of(WireType.GEOMETRY)),
-            OptionalField.VECTOR_DIMENSION: ("dimension", self.of(WireType.VECTOR)),
-        }
-        if number in bits:
-            is_sign = number is OptionalField.SIGNEDNESS
-            self._bits(bits[number], self.numeric if is_sign else every, field)
-        elif number in numbers:
-            self._numbers(*numbers[number], field)
-        elif number is OptionalField.COLUMN_NAME:
-            for index in every:
-                self._set(index, name=field.text(field.packed()))
-        elif number in _LABELS:
-            is_set = number is OptionalField.SET_LABELS
-            for index in self.of(WireType.SET if is_set else WireType.ENUM):
-                self._labels(index, field)
-        else:
-            is_simple = number is OptionalField.DEFAULT_CHARSET
-            self._default_charset(self.textual if is_simple else self.choices, field)
-
-    def _bits(self, name: str, indexes: list[int], field: BodyReader) -> None:
-        bits = field.take((len(indexes) + 7) // 8)
-        for n, index in enumerate(indexes):
-            self._set(index, **{name: bool(bits[n >> 3] & 0x80 >> (n & 7))})
-
-    def _numbers(self, name: str, indexes: list[int], field: BodyReader) -> None:
-        for index in indexes:
-            self._set(index, **{name: field.packed()})
-
-    def _default_charset(self, indexes: list[int], field: BodyReader) -> None:
-        default = field.packed()
-        for index in indexes:
-            self._set(index, collation=default)
-        while field.left:
-            n, collation = field.packed(), field.packed()
-            if n >= len(indexes):
-                raise field.malformed(f"a charset of text column {n} among {len(indexes)}")
-            self._set(indexes[n], collation=collation)
-
-    def _labels(self, index: int, field: BodyReader) -> None:
-        labels = []
-        for _ in range(field.packed()):
-            raw = field.take(field.packed())
-            try:
-                labels.append(label_text(raw, self.columns[index].collation, self._flavor))
-            except UnicodeDecodeError as error:
-                raise field.malformed(f"label {raw!r}: {error}") from error
-        self._set(index, labels=tuple(labels))
-
-
-def label_text(raw: bytes, collation: int | None, flavor: Flavor) -> str:
-    if flavor is Flavor.MARIADB or collation is None:
-        return raw.decode("utf-8")
-    charset = charset_of(collation)
-    return raw.decode("latin-1") if charset.is_binary else charset.decode(raw)
+def _label(field: BodyReader, collation: int | None, flavor: Flavor) -> str:
+    raw = field.take(field.packed())
+    try:
+        if flavor is Flavor.MARIADB or collation is None:
+            return raw.decode("utf-8")
+        charset = charset_of(collation)
+        return raw.decode("latin-1") if charset.is_binary else charset.decode(raw)
+    except UnicodeDecodeError as error:
+        raise field.malformed(f"label {raw!r}: {error}") from error
 
 
 Name = tuple[str, str]
 """Schema and table, as named on the server."""
 
 TABLE_ID_SIZE = 6
+_NAMES_AT = TABLE_ID_SIZE + 2
 NO_TABLE = 0xFFFFFF
 """The table id of rows events that only end a statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """A table's number and the layout of its rows."""
+    """A table and the layout of its rows."""
 
-    table_id: int
     schema: str
     table: str
     columns: tuple[Column, ...]
-    primary_key: PrimaryKey | None = None
-    flavor: Flavor = Flavor.MYSQL
-    flags: int = 0
 
     @classmethod
-    def decode(cls, data: bytes, flavor: Flavor, *, id_size: int = TABLE_ID_SIZE) -> Self:
+    def decode(cls, data: bytes, flavor: Flavor) -> Self:
         """Decode an event body; raise `Malformed` if it is invalid."""
-        body = BodyReader(data, "TABLE_MAP")
-        table_id, flags = body.uint(id_size), body.uint(2)
+        body = BodyReader(data, "TABLE_MAP", at=_NAMES_AT)
         schema, table = _name(body), _name(body)
         types = [wire_type(number) for number in body.take(body.packed())]
         metadata = BodyReader(body.take(body.packed()), "TABLE_MAP's metadata")
-        nullable = body.take((len(types) + 7) // 8)
-        columns = [
-            Column(
-                type_,
-                read_metadata(type_, metadata.take(metadata_size(type_))),
-                is_nullable=bool(nullable[n >> 3] >> (n & 7) & 1),
-            )
-            for n, type_ in enumerate(types)
-        ]
+        body.take((len(types) + 7) // 8)
+        columns = []
+        for type_ in types:
+            # Lengths are little-endian, pairs keep their order.
+            order: Literal["little", "big"] = "little" if type_ in _LITTLE_ENDIAN else "big"
+            raw = metadata.take(metadata_size(type_))
+            columns.append(Column(type_, int.from_bytes(raw, order)))
         metadata.finish()
-        columns, key = read_optional(body, columns, flavor)
-        return cls(table_id, schema, table, tuple(columns), key, flavor, flags)
+        return cls(schema, table, tuple(_with_optional(body, columns, flavor)))
 
     @property
     def name(self) -> str:
@@ -405,9 +345,9 @@ class TableMap:
         return replace(self, columns=tuple(columns))
 
 
-def names_of(body: bytes, id_size: int = TABLE_ID_SIZE) -> tuple[str, str]:
+def names_of(body: bytes) -> Name:
     """Return schema and table of a body, whether or not the rest of it can be decoded."""
-    reader = BodyReader(body, "TABLE_MAP", at=id_size + 2)
+    reader = BodyReader(body, "TABLE_MAP", at=_NAMES_AT)
     return _name(reader), _name(reader)
 
 

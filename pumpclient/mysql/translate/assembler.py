@@ -45,7 +45,6 @@ from pumpclient.mysql.events.transactions import (
 )
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.rows_event import LAYOUTS
-from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 from pumpclient.mysql.translate.outputs import (
     Choose,
     Finished,
@@ -178,7 +177,6 @@ class Assembler:
         *,
         done: Location | None = None,
         prepared_bytes_max: int = 64 << 20,
-        id_size: int = TABLE_ID_SIZE,
         is_table_skipped: IsSkipped = no_table_skipped,
         is_skipped: Callable[[Location], bool] = _nothing_skipped,
     ) -> None:
@@ -187,7 +185,7 @@ class Assembler:
         Rows of skipped tables are counted. `is_skipped` takes the end of an event that cannot be
         followed, and tells whether an operator wants to skip that event.
         """
-        self._tables = MappedTables(choose, id_size, is_table_skipped)
+        self._tables = MappedTables(choose, is_table_skipped)
         self._is_skipped = is_skipped
         self._done = done
         self._read_with(Checksum.NONE)

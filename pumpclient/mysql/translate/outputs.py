@@ -43,7 +43,7 @@ from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.rows_decoder import PARTIAL_JSON, Decoder
 from pumpclient.mysql.rows.rows_event import (
     STMT_END,
     Kind,
@@ -196,9 +196,7 @@ class Sequences:
 class SequenceRows:
     """Reads the rows of one sequence; used in place of a table's transcoder."""
 
-    def __init__(
-        self, table_map: TableMap, name: Name, sequences: Sequences, id_size: int = TABLE_ID_SIZE
-    ) -> None:
+    def __init__(self, table_map: TableMap, name: Name, sequences: Sequences) -> None:
         """`name` is the cluster's. Raise `Malformed` if the server's table is not a sequence."""
         if len(table_map.columns) != len(_COLUMNS):
             raise Malformed(
@@ -214,7 +212,7 @@ class SequenceRows:
         self.table_map = table_map.completed(declared)
         self._name = name
         self._sequences = sequences
-        self._decoder: Decoder = decoder_for(self.table_map, id_size=id_size)
+        self._decoder = Decoder(self.table_map)
 
     def take(self, type_: int, body: bytes) -> None:
         """Record the state in an event's rows; raise `Malformed` for an invalid row."""
@@ -235,25 +233,21 @@ class SequenceRows:
 
 
 _BINARY = 63
-_PARTIAL_JSON = 0x1
 _UNREADABLE = (PenstockError, LookupError, ValueError, ArithmeticError, struct.error)
 
 
 class RowCounter:
     """Counts the rows of a skipped table; used in place of its transcoder."""
 
-    def __init__(
-        self, name: tuple[str, str], table_map: Callable[[], TableMap], id_size: int
-    ) -> None:
+    def __init__(self, name: Name, table_map: Callable[[], TableMap]) -> None:
         """`table_map` returns the table's TABLE_MAP, or raises if it cannot be decoded."""
         self.name = name
         self._table_map = table_map
-        self._id_size = id_size
 
     def count(self, type_: int, body: bytes) -> int | None:
         """Return how many rows an event changes, None when its bytes do not show it."""
         try:
-            return self._count(RowsEvent.decode(EventType(type_), body, id_size=self._id_size))
+            return self._count(RowsEvent.decode(EventType(type_), body))
         except _UNREADABLE:
             return None
 
@@ -270,8 +264,9 @@ class RowCounter:
         return read_rows(self._readings, (), ".".join(self.name))
 
     def _count(self, event: RowsEvent) -> int:
-        full = (1 << len(self._readings)) - 1
-        if {event.before, event.after} <= {None, full} and not event.layout.is_partial:
+        if event.width != len(self._readings):
+            raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")
+        if event.is_whole:
             count = len(self._step_whole(event.images, 0))
             return count // 2 if event.layout.kind is Kind.UPDATE else count
         images = BodyReader(event.images, f"rows of {'.'.join(self.name)}")
@@ -280,7 +275,7 @@ class RowCounter:
             if event.before is not None:
                 self._step(images, event.before)
             if event.after is not None:
-                if event.layout.is_partial and images.packed() & _PARTIAL_JSON:
+                if event.layout.is_partial and images.packed() & PARTIAL_JSON:
                     images.uint(bitmap_size(self._json_count))
                 self._step(images, event.after)
             count += 1
@@ -301,6 +296,8 @@ def _with_size(column: Column) -> Column:
 
 
 _KEPT_MAX = 4096
+_REST_AT = HEADER_SIZE + TABLE_ID_SIZE
+_NO_TABLE = NO_TABLE.to_bytes(TABLE_ID_SIZE, "little")
 
 Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
 """A table's current transcoder, None if its rows are not wanted; called once for each map."""
@@ -316,14 +313,9 @@ def no_table_skipped(schema: str, table: str) -> bool:
 class MappedTables:
     """Follows TABLE_MAPs; numbers are valid until a statement ends, transcoders until `forget`."""
 
-    def __init__(
-        self, choose: Choose, id_size: int, is_table_skipped: IsSkipped = no_table_skipped
-    ) -> None:
+    def __init__(self, choose: Choose, is_table_skipped: IsSkipped = no_table_skipped) -> None:
         self._choose = choose
         self._is_table_skipped = is_table_skipped
-        self._id_size = id_size
-        self._rest_at = HEADER_SIZE + id_size
-        self._no_table = NO_TABLE.to_bytes(id_size, "little")
         self._kept: dict[bytes, Transcoder | SequenceRows | RowCounter | None] = {}
         self.read_with(Checksum.NONE)
         self.statement_is_over()
@@ -337,10 +329,10 @@ class MappedTables:
 
     def statement_is_over(self) -> None:
         self._of_id: dict[bytes, Transcoder | SequenceRows | RowCounter | None]
-        self._of_id = {self._no_table: None}
+        self._of_id = {_NO_TABLE: None}
 
     def take_map(self, event: bytes, flavor: Flavor, *, is_wanted: bool) -> None:
-        number, rest = event[HEADER_SIZE : self._rest_at], event[self._rest_at : self._cut]
+        number, rest = event[HEADER_SIZE:_REST_AT], event[_REST_AT : self._cut]
         if not is_wanted:
             self._of_id[number] = None
         elif rest in self._kept:
@@ -354,23 +346,23 @@ class MappedTables:
     def leave_out(self, event: bytes, flavor: Flavor) -> None:
         """Take a TABLE_MAP whose rows are only counted until the statement ends."""
         made = self._left_out(event[HEADER_SIZE : self._cut], flavor)
-        self._of_id[event[HEADER_SIZE : self._rest_at]] = made
+        self._of_id[event[HEADER_SIZE:_REST_AT]] = made
 
     def name_of(self, event: bytes) -> tuple[str, str] | None:
         """Return the schema and table that a TABLE_MAP names, None if it is damaged."""
         try:
-            return names_of(event[HEADER_SIZE : self._cut], self._id_size)
+            return names_of(event[HEADER_SIZE : self._cut])
         except Malformed:
             return None
 
     def _made(self, body: bytes, flavor: Flavor) -> Transcoder | SequenceRows | RowCounter | None:
-        if self._is_table_skipped(*names_of(body, self._id_size)):
+        if self._is_table_skipped(*names_of(body)):
             return self._left_out(body, flavor)
-        return self._choose(TableMap.decode(body, flavor, id_size=self._id_size))
+        return self._choose(TableMap.decode(body, flavor))
 
     def _left_out(self, body: bytes, flavor: Flavor) -> RowCounter:
-        decode = partial(TableMap.decode, body, flavor, id_size=self._id_size)
-        return RowCounter(names_of(body, self._id_size), decode, self._id_size)
+        decode = partial(TableMap.decode, body, flavor)
+        return RowCounter(names_of(body), decode)
 
     def rows(
         self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
@@ -381,8 +373,8 @@ class MappedTables:
         `Refused`, unless `is_skipped` then returns that the event must be skipped.
         """
         body = event[HEADER_SIZE : self._cut]
-        transcoder = self._of_id[body[: self._id_size]]
-        if body[self._id_size] & STMT_END:
+        transcoder = self._of_id[body[:TABLE_ID_SIZE]]
+        if body[TABLE_ID_SIZE] & STMT_END:
             self.statement_is_over()
         if transcoder is None:
             return None
@@ -402,5 +394,5 @@ class MappedTables:
             name = found.schema, found.table
             if not is_skipped():
                 raise Refused(error, name) from error
-            counter = RowCounter(name, lambda: found, self._id_size)
+            counter = RowCounter(name, lambda: found)
             return (SkippedRows(name, counter.count(type_, body)),)

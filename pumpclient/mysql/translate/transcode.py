@@ -39,9 +39,9 @@ from penstock.wire.binlog import MutationType
 from pumpclient.changes import next_row_id
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.rows_decoder import UNREADABLE, Decoder, decoder_for, unreadable
-from pumpclient.mysql.rows.rows_event import Kind, Made, RowsEvent, read_rows, usual_heads
-from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.rows_decoder import UNREADABLE, Decoder, unreadable
+from pumpclient.mysql.rows.rows_event import HEAD_AT, Kind, Made, RowsEvent, read_rows, usual_heads
+from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.translate.column_mapping import NULL, Pairing, paired
 from pumpclient.mysql.translate.datums import datum_reading
 
@@ -109,7 +109,6 @@ class Transcoder:
         table: TableInfo,
         *,
         may_lack: bool = False,
-        id_size: int = TABLE_ID_SIZE,
         rowid: Callable[[], int] = next_row_id,
         on_history: Callable[[int], None] = ignored,
     ) -> None:
@@ -120,7 +119,6 @@ class Transcoder:
         pairing = paired(table_map, table, may_lack=may_lack)
         self.table = table
         self.table_map = pairing.table_map
-        self._id_size = id_size
         self._width = len(table_map.columns)
         self._codec = RowCodec(table)
         self._pairs = pairing.pairs
@@ -147,7 +145,7 @@ class Transcoder:
         self._read_new = read_rows(readings, wanted, table_map.name, self._insert.made(names))
         made = _made(names, self._end, "whole", self._whole)
         self._read_whole = read_rows(readings, wanted, table_map.name, made)
-        self._heads = _usual_heads(self._width, id_size + 2)
+        self._heads = _usual_heads(self._width)
         self.is_versioned = pairing.row_end is not None
         self._on_history = on_history
         if pairing.row_end is not None:
@@ -172,14 +170,11 @@ class Transcoder:
         try:
             return read(type_, body)
         except Malformed as error:
-            found = self._unreadable(type_, body, error)
+            found = unreadable(self.table_map, self._readings, type_, body, error)
             hint = found.hint or "compare the table here with the one there"
             raise NeedsOperator(found.problem, hint, found.code) from error
         except UNREADABLE as error:
-            raise self._unreadable(type_, body, error) from error
-
-    def _unreadable(self, type_: int, body: bytes, error: Exception) -> Malformed:
-        return unreadable(self.table_map, self._readings, type_, body, self._id_size, error)
+            raise unreadable(self.table_map, self._readings, type_, body, error) from error
 
     def _changes(self, type_: int, body: bytes) -> EncodedChanges:
         known = self._heads.get(type_)
@@ -191,7 +186,7 @@ class Transcoder:
 
     def _steps(self, type_: int, body: bytes) -> list[EncodedChanges]:
         event = self._decoded(type_, body)
-        if not self._is_whole(event):
+        if not event.is_whole:
             raise Malformed(
                 "its images lack columns",
                 "SET GLOBAL binlog_row_image = 'FULL' there",
@@ -205,15 +200,10 @@ class Transcoder:
         return steps
 
     def _decoded(self, type_: int, body: bytes) -> RowsEvent:
-        event = RowsEvent.decode(EventType(type_), body, id_size=self._id_size)
+        event = RowsEvent.decode(EventType(type_), body)
         if event.width != self._width:
             raise ValueError(f"{event.width} columns where the map has {self._width}")
         return event
-
-    def _is_whole(self, event: RowsEvent) -> bool:
-        full = (1 << self._width) - 1
-        is_whole = all(bits in (None, full) for bits in (event.before, event.after))
-        return is_whole and not event.layout.is_partial
 
     def _rows(self, kind: Kind, images: bytes, at: int) -> EncodedChanges:
         if kind is Kind.INSERT:
@@ -232,12 +222,10 @@ class Transcoder:
 
     def _unusual(self, type_: int, body: bytes) -> EncodedChanges:
         event = self._decoded(type_, body)
-        if self._is_whole(event):
+        if event.is_whole:
             return self._rows(event.layout.kind, event.images, 0)
         if self._decoder is None:
-            self._decoder = decoder_for(
-                self.table_map, id_size=self._id_size, optional=self._computed
-            )
+            self._decoder = Decoder(self.table_map, self._computed)
         images: list[_Pieces] = []
         for before, after in self._decoder.changes(type_, body):
             images += [self._encoded(row) for row in (before, after) if row is not None]
@@ -376,12 +364,12 @@ def _updates(rows: Sequence[bytes]) -> EncodedChanges:
     return MutationType.UPDATE, [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
 
 
-def _usual_heads(width: int, at: int) -> dict[int, tuple[Kind, bytes, int, int]]:
-    """Return the bytes at `at`, after id and flags, in the usual, complete event of each type.
+def _usual_heads(width: int) -> dict[int, tuple[Kind, bytes, int, int]]:
+    """Return the bytes after id and flags in the usual, complete event of each type.
 
     With them comes their offset, and the offset of the images after them.
     """
     return {
-        type_: (kind, head, at, at + len(head))
+        type_: (kind, head, HEAD_AT, HEAD_AT + len(head))
         for type_, (kind, head) in usual_heads(width).items()
     }

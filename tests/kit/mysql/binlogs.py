@@ -27,7 +27,7 @@ from pumpclient.mysql.events.frame import (
 from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import GtidFlag
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, encode_sids
-from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges, decoder_for
+from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges
 from pumpclient.mysql.rows.table_map import TableMap
 from tests.kit.mysql.encoding import format_description, gtid_list, mariadb_gtid, rotate, xid
 from tests.kit.mysql.table_maps import TableMaps
@@ -44,7 +44,7 @@ def read_file(server: MariadbServer, name: str) -> bytes:
 
 
 def rows_of(
-    data: bytes, choose: Callable[[TableMap], Decoder | None] = decoder_for
+    data: bytes, choose: Callable[[TableMap], Decoder | None] = Decoder
 ) -> Iterator[tuple[str, bool, RowChanges]]:
     """Yield table, whether the statement ends, and changes of each rows event; checksums hold."""
     file = BinlogFile(BytesIO(data), verifies=True)

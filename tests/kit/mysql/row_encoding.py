@@ -18,12 +18,11 @@ from pumpclient.mysql.events.frame import pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.column_values import fraction_size, length_size
 from pumpclient.mysql.rows.json_binary import JsonChange
-from pumpclient.mysql.rows.rows_event import RowsEvent, bitmap_size
+from pumpclient.mysql.rows.rows_event import STMT_END, RowsEvent, bitmap_size
 from pumpclient.mysql.rows.table_map import (
     TABLE_ID_SIZE,
     Column,
     OptionalField,
-    PrimaryKey,
     TableMap,
     WireType,
     charset_of,
@@ -33,18 +32,20 @@ from tests.kit.mysql.encoding import compress_block
 from tests.kit.mysql.json_encoding import write_changes, write_json
 
 
-def encode_map(event: TableMap, *, id_size: int = TABLE_ID_SIZE) -> bytes:
+def encode_map(
+    event: TableMap, flavor: Flavor = Flavor.MYSQL, *, table_id: int = 7, more: bytes = b""
+) -> bytes:
     metadata = b"".join(map(_metadata, event.columns))
-    nullable = sum(column.is_nullable << n for n, column in enumerate(event.columns))
-    parts = [pack_uint(event.table_id, id_size), pack_uint(event.flags, 2)]
+    parts = [pack_uint(table_id, TABLE_ID_SIZE), bytes(2)]
     for name in (event.schema.encode(), event.table.encode()):
         parts.append(bytes([len(name)]) + name + b"\0")
     parts += [
         pack_number(len(event.columns)),
         bytes(column.type for column in event.columns),
         pack_number(len(metadata)) + metadata,
-        pack_uint(nullable, (len(event.columns) + 7) // 8),
-        _optional(list(event.columns), event.primary_key, event.flavor),
+        bytes((len(event.columns) + 7) // 8),
+        _optional(list(event.columns), flavor),
+        more,
     ]
     return b"".join(parts)
 
@@ -64,7 +65,7 @@ def string_metadata(real_type: WireType, length: int) -> int:
     return (real_type ^ (length & 0x300) >> 4) << 8 | length & 0xFF
 
 
-def _optional(columns: list[Column], key: PrimaryKey | None, flavor: Flavor) -> bytes:
+def _optional(columns: list[Column], flavor: Flavor) -> bytes:
     """Return the fields that say what `columns` hold; a field that lacks a column is left out."""
     every = list(range(len(columns)))
     numeric = [n for n in every if columns[n].is_numeric]
@@ -80,22 +81,8 @@ def _optional(columns: list[Column], key: PrimaryKey | None, flavor: Flavor) -> 
         OptionalField.COLUMN_NAME: _pack_names([columns[n].name for n in every]),
         OptionalField.SET_LABELS: _pack_labels(columns, of(WireType.SET), flavor),
         OptionalField.ENUM_LABELS: _pack_labels(columns, of(WireType.ENUM), flavor),
-        OptionalField.GEOMETRY_TYPE: _pack_all(
-            [columns[n].geometry for n in of(WireType.GEOMETRY)]
-        ),
         OptionalField.CHOICE_COLUMN_CHARSET: _pack_all([columns[n].collation for n in choices]),
-        OptionalField.VISIBILITY: _pack_bits([columns[n].is_visible for n in every]),
-        OptionalField.VECTOR_DIMENSION: _pack_all(
-            [columns[n].dimension for n in of(WireType.VECTOR)]
-        ),
     }
-    if key is not None:
-        has_prefix = any(prefix for _, prefix in key)
-        pairs = (pair if has_prefix else pair[:1] for pair in key)
-        packed = b"".join(pack_number(number) for pair in pairs for number in pair)
-        values[
-            OptionalField.PREFIXED_PRIMARY_KEY if has_prefix else OptionalField.SIMPLE_PRIMARY_KEY
-        ] = packed
     return b"".join(
         bytes([number]) + pack_number(len(value)) + value
         for number, value in sorted(values.items())
@@ -152,11 +139,13 @@ def _label_bytes(label: str, column: Column, flavor: Flavor) -> bytes:
     return label.encode("latin-1") if charset.is_binary else charset.encode(label)
 
 
-def encode_rows(event: RowsEvent, *, id_size: int = TABLE_ID_SIZE) -> bytes:
+def encode_rows(
+    event: RowsEvent, *, table_id: int = 7, flags: int = STMT_END, extra: bytes = b""
+) -> bytes:
     layout = event.layout
-    parts = [pack_uint(event.table_id, id_size), pack_uint(event.flags, 2)]
+    parts = [pack_uint(table_id, TABLE_ID_SIZE), pack_uint(flags, 2)]
     if layout.has_extra:
-        parts.append(pack_uint(len(event.extra) + 2, 2) + event.extra)
+        parts.append(pack_uint(len(extra) + 2, 2) + extra)
     parts.append(pack_number(event.width))
     for bitmap in (event.before, event.after):
         if bitmap is not None:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.rows_decoder import Decoder, decoder_for
+from pumpclient.mysql.rows.rows_decoder import Decoder
 from pumpclient.mysql.rows.rows_event import STMT_END
 from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
 
 _KEPT_MAX = 4096
+_NO_TABLE = NO_TABLE.to_bytes(TABLE_ID_SIZE, "little")
 
 
 class TableMaps:
@@ -20,28 +21,25 @@ class TableMaps:
     """
 
     def __init__(
-        self,
-        flavor: Flavor,
-        choose: Callable[[TableMap], Decoder | None] = decoder_for,
-        *,
-        id_size: int = TABLE_ID_SIZE,
+        self, flavor: Flavor, choose: Callable[[TableMap], Decoder | None] = Decoder
     ) -> None:
         self._flavor = flavor
         self._choose = choose
-        self._id_size = id_size
         self._kept: dict[bytes, Decoder | None] = {}
-        self._of_id: dict[bytes, Decoder | None] = {NO_TABLE.to_bytes(id_size, "little"): None}
+        self._of_id: dict[bytes, Decoder | None] = {
+            NO_TABLE.to_bytes(TABLE_ID_SIZE, "little"): None
+        }
 
     def add(self, body: bytes) -> None:
         """Take a TABLE_MAP: rows with its id are of its table, until the statement ends."""
-        rest = body[self._id_size :]
+        rest = body[TABLE_ID_SIZE:]
         try:
-            self._of_id[body[: self._id_size]] = self._kept[rest]
+            self._of_id[body[:TABLE_ID_SIZE]] = self._kept[rest]
         except KeyError:
-            decoder = self._choose(TableMap.decode(body, self._flavor, id_size=self._id_size))
+            decoder = self._choose(TableMap.decode(body, self._flavor))
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
-            self._of_id[body[: self._id_size]] = self._kept[rest] = decoder
+            self._of_id[body[:TABLE_ID_SIZE]] = self._kept[rest] = decoder
 
     def decoder_of(self, body: bytes) -> Decoder | None:
         """Return the decoder of a rows event's table, None for one that is not wanted.
@@ -49,9 +47,9 @@ class TableMaps:
         Raises `Malformed` when no TABLE_MAP gave its id.
         """
         try:
-            return self._of_id[body[: self._id_size]]
+            return self._of_id[body[:TABLE_ID_SIZE]]
         except KeyError:
-            number = int.from_bytes(body[: self._id_size], "little")
+            number = int.from_bytes(body[:TABLE_ID_SIZE], "little")
             raise Malformed(
                 f"rows of table id {number}, which no TABLE_MAP gave",
                 hint="begin at the start of a transaction",
@@ -60,9 +58,9 @@ class TableMaps:
 
     def forget(self) -> None:
         """Drop all ids, as a rotation and the end of a statement do; decoders are kept."""
-        self._of_id = {NO_TABLE.to_bytes(self._id_size, "little"): None}
+        self._of_id = {_NO_TABLE: None}
 
     def forget_if_ended(self, body: bytes) -> None:
         """Drop all ids when this rows event is its statement's last."""
-        if body[self._id_size] & STMT_END:
+        if body[TABLE_ID_SIZE] & STMT_END:
             self.forget()

@@ -158,8 +158,10 @@ class MemoryServer:
             Column(_TYPES[tp], is_unsigned=False, name=name) for name, tp in table.columns.items()
         )
         width, names = len(columns), list(table.columns)
-        table_map = TableMap(number, SCHEMA, change.table, columns, flavor=Flavor.MARIADB)
-        self._script.add(EventType.TABLE_MAP, encode_map(table_map))
+        table_map = TableMap(SCHEMA, change.table, columns)
+        self._script.add(
+            EventType.TABLE_MAP, encode_map(table_map, Flavor.MARIADB, table_id=number)
+        )
         full = (1 << width) - 1
         before, after = (1, 2) if change.is_minimal else (full, full)
         images = b""
@@ -168,10 +170,9 @@ class MemoryServer:
                 images += make_image(columns, [row.get(name) for name in names], present)
         event = RowsEvent(
             _EVENTS[change.before is not None, change.after is not None],
-            number,
             width,
             None if change.before is None else before,
             None if change.after is None else after,
             images,
         )
-        self._script.add(event.type, encode_rows(event))
+        self._script.add(event.type, encode_rows(event, table_id=number))

@@ -321,7 +321,8 @@ def ends_of(script: BinlogScript, gtids: GtidSet) -> list[str]:
         header = read_header(event)
         tracker.take(header.type, event)
         if not tracker.inside:
-            found = decode_event(event, script.checksum, header)
+            is_query = header.type == EventType.QUERY
+            found = decode_event(event, script.checksum, header) if is_query else None
             statement = found.statement.decode() if isinstance(found, Query) else ""
             ends.append(statement or EventType(header.type).name)
     return ends

@@ -33,7 +33,7 @@ from pumpclient.mysql.rows.json_binary import (
     read_json,
     text_of,
 )
-from pumpclient.mysql.rows.rows_decoder import decoder_for, value_reader
+from pumpclient.mysql.rows.rows_decoder import Decoder, value_reader
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType, charset_name, charset_of
 from tests.kit.mysql.json_encoding import write_changes, write_json
 from tests.kit.mysql.row_encoding import compressed, make_image, string_metadata, value_bytes
@@ -209,9 +209,9 @@ def test_a_value_survives_its_bytes_by_both_ways_of_reading(
     reading = reading_of(column)
     raw = value_bytes(column, value)
     assert value_reader(reading)(raw[reading.prefix :]) == value
-    table = TableMap(1, "s", "t", (column, Column(WireType.DATE)))
+    table = TableMap("s", "t", (column, Column(WireType.DATE)))
     image = make_image(table.columns, (value, None))
-    decoder = decoder_for(table)
+    decoder = Decoder(table)
     assert decoder._read(image * 2, 0) == [(value, None)] * 2
 
 

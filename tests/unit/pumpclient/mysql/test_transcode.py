@@ -16,7 +16,7 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import EventType
-from pumpclient.mysql.rows.rows_decoder import decoder_for
+from pumpclient.mysql.rows.rows_decoder import Decoder
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from pumpclient.mysql.translate.transcode import Transcoder
@@ -95,7 +95,7 @@ TYPES: list[tuple[str, Column, st.SearchStrategy[object]]] = [
     ("VARCHAR(99)", Column(WireType.VARCHAR_COMPRESSED, 400, collation=UTF8), texts(99)),
     ("JSON", Column(WireType.BLOB, 4, collation=UTF8), JSON),
     ("GEOMETRY", Column(WireType.GEOMETRY, 4), st.binary(max_size=600)),
-    ("POINT", Column(WireType.GEOMETRY, 4, collation=BINARY, geometry=1), st.binary(max_size=25)),
+    ("POINT", Column(WireType.GEOMETRY, 4, collation=BINARY), st.binary(max_size=25)),
 ]  # fmt: skip
 KEYS = [
     ("BIGINT", Column(WireType.LONGLONG, is_unsigned=False), integers(8, False), "PRIMARY KEY (k)"),
@@ -124,7 +124,7 @@ def event(type_: EventType, width: int, images: bytes) -> bytes:
     full = (1 << width) - 1
     before = None if type_ is WRITE else full
     after = None if type_ is DELETE else full
-    return encode_rows(RowsEvent(type_, 7, width, before, after, images))
+    return encode_rows(RowsEvent(type_, width, before, after, images))
 
 
 @settings(max_examples=25)  # Each makes a table and generates code for it.
@@ -135,7 +135,7 @@ def test_images_become_what_a_writer_encodes(data: st.DataObject) -> None:
     sql = [f"k {key_sql} NOT NULL", *(f"c{i} {each[0]}" for i, each in enumerate(chosen))]
     table = made([*sql, *filter(None, [primary])])
     columns = (key, *(each[1] for each in chosen))
-    table_map = TableMap(7, "db", "t", columns)
+    table_map = TableMap("db", "t", columns)
     transcoder = Transcoder(table_map, table, rowid=lambda: 77)
     codec = RowCodec(table)
     row = st.tuples(key_values, *(st.one_of(st.none(), each[2]) for each in chosen))
@@ -159,7 +159,7 @@ INT = Column(WireType.LONG, is_unsigned=False)
 def test_a_date_that_no_calendar_has_stays_what_the_server_holds(text: str, key: str) -> None:
     table = made(["a INT", "b DATE", "c VARCHAR(9)", f"PRIMARY KEY ({key})"])
     columns = INT, Column(WireType.DATE), Column(WireType.VARCHAR, 36, collation=UTF8)
-    transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
+    transcoder = Transcoder(TableMap("db", "t", columns), table)
     image = make_image(columns, (1, text, "key"))
     found = transcoder.changes(WRITE, event(WRITE, 3, image))[1]
     assert RowCodec(table).decode_insert(found[0]) == (1, text, "key")
@@ -170,7 +170,7 @@ def test_columns_meet_by_name_when_the_server_sends_names() -> None:
     text = Column(WireType.VARCHAR, 36, name="C", collation=UTF8)
     columns = (text, Column(WireType.LONG, is_unsigned=False, name="b"),
                Column(WireType.LONG, is_unsigned=False, name="a"))  # fmt: skip
-    transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
+    transcoder = Transcoder(TableMap("db", "t", columns), table)
     image = make_image(columns, ("x", 2, 1))
     found = transcoder.changes(WRITE, event(WRITE, 3, image))[1]
     assert RowCodec(table).decode_insert(found[0]) == (1, 2, "x")
@@ -179,7 +179,7 @@ def test_columns_meet_by_name_when_the_server_sends_names() -> None:
 def test_what_a_server_does_not_say_is_taken_from_the_table() -> None:
     table = made(["a BIGINT UNSIGNED PRIMARY KEY", "b VARCHAR(9) CHARACTER SET latin1"])
     columns = Column(WireType.LONGLONG), Column(WireType.VARCHAR, 9)
-    transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
+    transcoder = Transcoder(TableMap("db", "t", columns), table)
     found = transcoder.changes(WRITE, event(WRITE, 2, b"\0" + b"\xff" * 8 + b"\x01\xe9"))[1]
     assert RowCodec(table).decode_insert(found[0]) == ((1 << 64) - 1, "é")
 
@@ -200,13 +200,13 @@ def test_a_table_that_is_another_stops_the_source_by_name(
 ) -> None:
     table = made(["a INT PRIMARY KEY", "b VARCHAR(9)"])
     with pytest.raises(NeedsOperator, match=f"rows of db.t: .*{message}"):
-        Transcoder(TableMap(7, "db", "t", columns), table)
+        Transcoder(TableMap("db", "t", columns), table)
 
 
 def test_merged_tables_may_lack_columns_that_take_null() -> None:
     table = made(["a INT PRIMARY KEY", "b VARCHAR(9)"])
     columns = (Column(WireType.LONG, name="a", is_unsigned=False),)
-    transcoder = Transcoder(TableMap(7, "db", "t", columns), table, may_lack=True)
+    transcoder = Transcoder(TableMap("db", "t", columns), table, may_lack=True)
     codec = RowCodec(table)
     image = b"\0" + (5).to_bytes(4, "little")
     assert codec.decode_insert(transcoder.changes(WRITE, event(WRITE, 1, image))[1][0]) == (5, None)
@@ -214,7 +214,7 @@ def test_merged_tables_may_lack_columns_that_take_null() -> None:
     assert codec.decode_delete(deleted) == (5, None)
     strict = made(["a INT PRIMARY KEY", "b VARCHAR(9) NOT NULL"])
     with pytest.raises(NeedsOperator, match="lack 'b'"):
-        Transcoder(TableMap(7, "db", "t", columns), strict, may_lack=True)
+        Transcoder(TableMap("db", "t", columns), strict, may_lack=True)
 
 
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INT", "INT UNSIGNED PRIMARY KEY"])
@@ -223,7 +223,7 @@ def test_columns_that_merged_tables_lack_have_their_default(key: str) -> None:
     table = made([f"a {key}", *more, "e DATETIME DEFAULT CURRENT_TIMESTAMP", "f TEXT NOT NULL"])
     column = Column(WireType.LONG, name="a", is_unsigned="UNSIGNED" in key)
     last = Column(WireType.BLOB, 2, name="f", collation=UTF8)
-    transcoder = Transcoder(TableMap(7, "db", "t", (column, last)), table, may_lack=True)
+    transcoder = Transcoder(TableMap("db", "t", (column, last)), table, may_lack=True)
     codec = RowCodec(table)
     image = make_image([column, last], (5, "z"))
     row = 5, 7, "x", Decimal("1.50"), None, "z"
@@ -235,8 +235,8 @@ def test_columns_that_merged_tables_lack_have_their_default(key: str) -> None:
 
 def test_images_that_lack_columns_are_refused() -> None:
     table = made(["a INT PRIMARY KEY", "b INT"])
-    transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT)), table)
-    body = encode_rows(RowsEvent(WRITE, 7, 2, None, 1, b"\0" + bytes(4)))
+    transcoder = Transcoder(TableMap("db", "t", (INT, INT)), table)
+    body = encode_rows(RowsEvent(WRITE, 2, None, 1, b"\0" + bytes(4)))
     with pytest.raises(NeedsOperator, match=r"db\.t"):
         transcoder.changes(WRITE, body)
 
@@ -244,21 +244,17 @@ def test_images_that_lack_columns_are_refused() -> None:
 @pytest.mark.parametrize("generated", ["STORED", "VIRTUAL"])
 def test_images_may_lack_what_every_server_computes_itself(generated: str) -> None:
     table = made(["a INT PRIMARY KEY", f"g INT AS (a + 1) {generated} NOT NULL", "b INT"])
-    transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT, INT)), table)
+    transcoder = Transcoder(TableMap("db", "t", (INT, INT, INT)), table)
     image = make_image([INT] * 3, (1, None, 5), present=0b101)
-    deleted = transcoder.changes(DELETE, encode_rows(RowsEvent(DELETE, 7, 3, 0b101, None, image)))[
-        1
-    ]
+    deleted = transcoder.changes(DELETE, encode_rows(RowsEvent(DELETE, 3, 0b101, None, image)))[1]
     assert RowCodec(table).decode_delete(deleted[0]) == (1, None, 5)
     with pytest.raises(NeedsOperator, match="columns \\[0, 2\\]"):
-        transcoder.changes(
-            DELETE, encode_rows(RowsEvent(DELETE, 7, 3, 0b010, None, b"\0" + bytes(4)))
-        )
+        transcoder.changes(DELETE, encode_rows(RowsEvent(DELETE, 3, 0b010, None, b"\0" + bytes(4))))
 
 
 def test_a_value_that_the_column_does_not_take_names_table_and_column() -> None:
     table = made(["a INT PRIMARY KEY", "b TINYINT"])
-    transcoder = Transcoder(TableMap(7, "db", "t", (INT, INT)), table)
+    transcoder = Transcoder(TableMap("db", "t", (INT, INT)), table)
     image = make_image([INT] * 2, (1, 300))
     with pytest.raises(NeedsOperator, match=r"rows of db\.t: column 'b'.*300"):
         transcoder.changes(WRITE, event(WRITE, 2, image))
@@ -280,14 +276,14 @@ def test_a_text_that_its_charset_does_not_have_names_column_charset_and_bytes(
     body = event(WRITE, 2, image)
     found = rf"rows of db\.t: column 'b' \(VARCHAR in {charset}\w*\).*0x{raw.hex()} is not valid"
     with pytest.raises(Malformed, match=found):
-        Transcoder(TableMap(7, "db", "t", columns), table).changes(WRITE, body)
+        Transcoder(TableMap("db", "t", columns), table).changes(WRITE, body)
     with pytest.raises(Malformed, match=f"column number 2 .*{charset}.*0x{raw.hex()}"):
-        decoder_for(TableMap(7, "db", "t", columns)).changes(WRITE, body)
+        Decoder(TableMap("db", "t", columns)).changes(WRITE, body)
 
 
 def test_a_decimal_out_of_range_names_its_format_and_a_cut_image_no_column() -> None:
     columns = (INT, Column(WireType.NEWDECIMAL, 2 << 8 | 1, is_unsigned=False))
-    decoder = decoder_for(TableMap(7, "db", "t", columns))
+    decoder = Decoder(TableMap("db", "t", columns))
     image = b"\0" + bytes(4) + b"\xe3\x03"
     with pytest.raises(Malformed, match=r"column number 2 \(DECIMAL\(2,1\)\) cannot be read"):
         decoder.changes(WRITE, event(WRITE, 2, image))
@@ -301,7 +297,7 @@ def test_damaged_images_are_malformed_and_nothing_else(images: bytes) -> None:
     table = made(["a INT PRIMARY KEY", "b VARCHAR(9)", "c DATETIME(3)", "d DECIMAL(9,2)"])
     columns = (INT, Column(WireType.VARCHAR, 36, collation=UTF8), Column(WireType.DATETIME2, 3),
                Column(WireType.NEWDECIMAL, 9 << 8 | 2, is_unsigned=False))  # fmt: skip
-    transcoder = Transcoder(TableMap(7, "db", "t", columns), table)
+    transcoder = Transcoder(TableMap("db", "t", columns), table)
     for type_ in (WRITE, UPDATE, DELETE):
         try:
             transcoder.changes(type_, event(type_, 4, images))
@@ -315,7 +311,7 @@ def test_json_of_mysql_becomes_json_of_tidb() -> None:
     value = {"zz": [1, 2.5, None], "a": {"b": "ü"}, "": True}
     image = make_image(columns, (1, value))
     body = event(WRITE, 2, image)
-    row = Transcoder(TableMap(7, "db", "t", columns), table).changes(WRITE, body)[1][0]
+    row = Transcoder(TableMap("db", "t", columns), table).changes(WRITE, body)[1][0]
     assert json.loads(str(RowCodec(table).decode_insert(row)[1])) == value
 
 
@@ -323,9 +319,7 @@ def test_decimals_of_the_same_size_are_copied() -> None:
     table = made(["a INT PRIMARY KEY", "b DECIMAL(9,2)"])
     columns = (INT, Column(WireType.NEWDECIMAL, 9 << 8 | 2, is_unsigned=False))
     image = make_image(columns, (1, Decimal("-7.25")))
-    found = Transcoder(TableMap(7, "db", "t", columns), table).changes(
-        WRITE, event(WRITE, 2, image)
-    )
+    found = Transcoder(TableMap("db", "t", columns), table).changes(WRITE, event(WRITE, 2, image))
     assert RowCodec(table).decode_insert(found[1][0]) == (1, Decimal("-7.25"))
 
 
@@ -340,7 +334,7 @@ def test_of_a_versioned_table_current_rows_alone_become_changes(end: str) -> Non
     columns = (replace(INT, name="id"), replace(INT, name="v"), *times)
     table = replace(made(["id INT PRIMARY KEY", "v INT"]), period=("row_start", "row_end"))
     counts: list[int] = []
-    transcoder = Transcoder(TableMap(7, "db", "t", columns), table, on_history=counts.append)
+    transcoder = Transcoder(TableMap("db", "t", columns), table, on_history=counts.append)
     assert transcoder.is_versioned
 
     def steps(type_: EventType, *rows: tuple[int, int | None, str]) -> list[Any]:
@@ -376,14 +370,14 @@ def test_of_a_versioned_table_current_rows_alone_become_changes(end: str) -> Non
 
 def test_without_names_the_last_two_columns_of_a_versioned_table_are_its_period() -> None:
     times = [Column(WireType.TIMESTAMP2, 6)] * 2
-    table_map = TableMap(7, "db", "t", (INT, INT, *times))
+    table_map = TableMap("db", "t", (INT, INT, *times))
     table = replace(made(["id INT PRIMARY KEY", "v INT"]), period=("row_start", "row_end"))
     assert Transcoder(table_map, table).is_versioned
-    plain = TableMap(7, "db", "t", (INT, INT))
+    plain = TableMap("db", "t", (INT, INT))
     assert not Transcoder(plain, table).is_versioned
     with pytest.raises(NeedsOperator, match="binlog_row_metadata"):
         Transcoder(table_map, replace(table, period=("s", "e")))
     with pytest.raises(NeedsOperator, match="no TIMESTAMP"):
-        Transcoder(TableMap(7, "db", "t", (INT,) * 4), table)
+        Transcoder(TableMap("db", "t", (INT,) * 4), table)
     with pytest.raises(NeedsOperator, match="4 columns"):
         Transcoder(table_map, replace(table, period=()))

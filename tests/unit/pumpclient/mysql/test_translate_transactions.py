@@ -47,12 +47,12 @@ def query(text: str) -> bytes:
 
 
 def table(name: str = "t") -> bytes:
-    return event(EventType.TABLE_MAP, encode_map(TableMap(7, "db", name, (INT,))))
+    return event(EventType.TABLE_MAP, encode_map(TableMap("db", name, (INT,))))
 
 
 def rows(*values: int) -> bytes:
     images = b"".join(make_image([INT], (value,)) for value in values)
-    body = encode_rows(RowsEvent(EventType.WRITE_ROWS_V1, 7, 1, None, 1, images))
+    body = encode_rows(RowsEvent(EventType.WRITE_ROWS_V1, 1, None, 1, images))
     return event(EventType.WRITE_ROWS_V1, body)
 
 
