@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,7 +15,7 @@ import grpc
 import pytest
 
 from penstock.http2 import frames
-from penstock.http2.client.calls import MessageStream, PendingReply, stream_unary, unary
+from penstock.http2.client.calls import PendingReply, stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel, ClientCall
 from penstock.http2.client.client_connection import ClientLimits
 from penstock.security.refusal import refusal_of
@@ -35,7 +36,6 @@ class Methods:
     def __init__(self) -> None:
         self.started = threading.Semaphore(0)
         self.ended: list[str] = []
-        self.sent = 0
         self.remaining_s: float | None = None
 
     def table(self) -> dict[str, Any]:
@@ -46,7 +46,6 @@ class Methods:
             },
             "count": grpc.stream_unary_rpc_method_handler(self.count),
             "refuse": grpc.stream_unary_rpc_method_handler(self.refuse),
-            "repeat": grpc.unary_stream_rpc_method_handler(self.repeat),
             "both": grpc.stream_stream_rpc_method_handler(self.both),
         }
 
@@ -55,8 +54,7 @@ class Methods:
         return request
 
     async def describe(self, request: bytes, context: Any) -> bytes:
-        seen = dict(context.invocation_metadata())
-        context.set_trailing_metadata((("last-bin", seen["first-bin"]), ("last", seen["first"])))
+        context.set_trailing_metadata((("last-bin", b"\x00\xfe\xff"), ("last", "a b")))
         await context.abort(grpc.StatusCode.NOT_FOUND, "schön 100 %\nzwei")
         raise AssertionError("abort raises")
 
@@ -78,12 +76,6 @@ class Methods:
         await anext(requests)
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "enough")
         raise AssertionError("abort raises")
-
-    async def repeat(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        times, size = map(int, request.split())
-        for number in range(times):
-            yield b"%08d" % number + bytes(size)
-            self.sent = number + 1
 
     async def both(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for request in requests:
@@ -164,9 +156,8 @@ def test_status_text_and_metadata_are_the_servers(
     server: ServedMethods, open_channel: Open
 ) -> None:
     channel = open_channel(server.address)
-    metadata = (("first-bin", b"\x00\xfe\xff"), ("first", "a b"))
     with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, path("describe"), b"", timeout_s=WITHIN_S, metadata=metadata)
+        unary(channel, path("describe"), b"", timeout_s=WITHIN_S)
     error = caught.value
     assert isinstance(error, CallFailed)
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -266,38 +257,25 @@ def test_what_goes_wrong_in_making_the_messages_is_raised(
     assert echo(channel, b"x") == b"x"
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_many_messages_come_back_in_order(
-    server: ServedMethods, open_channel: Open, is_shared: bool
-) -> None:
-    channel = open_channel(server.address, is_shared=is_shared)
-    for times, size in ((0, 0), (1, 0), (3000, 10), (30, MIB)):
-        stream = MessageStream(channel, path("repeat"), timeout_s=WITHIN_S)
-        answers = list(stream.send_all([b"%d %d" % (times, size)]))
-        assert [int(answer[:8]) for answer in answers] == list(range(times))
-        assert {len(answer) for answer in answers} <= {size + 8}
+class Conversation:
+    """A call that both sides stream; iterating yields the answers."""
 
-
-def test_a_reader_that_pauses_makes_the_server_wait(
-    server: ServedMethods, methods: Methods, open_channel: Open
-) -> None:
-    channel = open_channel(server.address, limits=ClientLimits(stream_window_bytes=MIB))
-    stream = MessageStream(channel, path("repeat")).send_all([b"500 %d" % (100 << 10)])
-    assert len(next(stream)) == (100 << 10) + 8
-    eventually(lambda: methods.sent > 5)
-    assert echo(channel, bytes(MIB)) == bytes(MIB), "another call has room of its own"
-    assert methods.sent < 100
-    assert len(list(stream)) == 499
+    def __init__(self, channel: Channel) -> None:
+        came: queue.SimpleQueue[bytes | CallFailed | None] = queue.SimpleQueue()
+        self.on_message: Callable[[bytes], None] = came.put
+        self.on_end: Callable[[CallFailed | None], None] = came.put
+        self.answers = iter(lambda: came.get(timeout=WITHIN_S), None)
+        self.call = channel.call(path("both"), self)
 
 
 def test_a_conversation_goes_back_and_forth(server: ServedMethods, open_channel: Open) -> None:
     channel = open_channel(server.address)
-    stream = MessageStream(channel, path("both"))
+    stream = Conversation(channel)
     for number in range(200):
-        stream.send(b"%d" % number)
-        assert next(stream) == b"%d" % number
-    stream.end()
-    assert list(stream) == []
+        stream.call.send(b"%d" % number)
+        assert next(stream.answers) == b"%d" % number
+    stream.call.end()
+    assert list(stream.answers) == []
 
 
 def test_a_message_over_the_limit_ends_its_call_only(
@@ -314,9 +292,9 @@ def test_a_server_that_stops_lets_calls_end_and_takes_no_new_ones(
     server: ServedMethods, methods: Methods, open_channel: Open
 ) -> None:
     channel = open_channel(server.address)
-    stream = MessageStream(channel, path("both"))
-    stream.send(b"before")
-    assert next(stream) == b"before"
+    stream = Conversation(channel)
+    stream.call.send(b"before")
+    assert next(stream.answers) == b"before"
     stopping = threading.Thread(target=server.stop, args=(WITHIN_S,))
     stopping.start()
     eventually(lambda: channel.ending is not None)
@@ -324,10 +302,10 @@ def test_a_server_that_stops_lets_calls_end_and_takes_no_new_ones(
         echo(channel, b"new")
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert caught.value.never_reached
-    stream.send(b"after")
-    assert next(stream) == b"after"
-    stream.end()
-    assert list(stream) == []
+    stream.call.send(b"after")
+    assert next(stream.answers) == b"after"
+    stream.call.end()
+    assert list(stream.answers) == []
     stopping.join(WITHIN_S)
     assert not stopping.is_alive()
 
@@ -422,11 +400,11 @@ def test_calls_are_the_same_through_tls(
         channel = open_channel(node.address, tls)
         assert echo(channel, b"small") == b"small"
         assert echo(channel, bytes(3 * MIB)) == bytes(3 * MIB)
-        stream = MessageStream(channel, path("both"))
-        writing = threading.Thread(target=stream.send_all, args=([bytes(MIB)] * 20,))
-        writing.start()
-        assert sum(map(len, stream)) == 20 * MIB
-        writing.join(WITHIN_S)
+        stream = Conversation(channel)
+        for _ in range(20):
+            stream.call.send(bytes(MIB))
+        stream.call.end()
+        assert list(stream.answers) == [bytes(MIB)] * 20
         local = f"localhost:{node.port}"
         assert echo(open_channel(local, tls), b"by name") == b"by name"
 
@@ -624,7 +602,7 @@ def test_closing_ends_a_connect_that_hangs() -> None:
 
         thread = threading.Thread(target=connect)
         thread.start()
-        eventually(lambda: channel.is_connecting)
+        eventually(lambda: channel._socket is not None)
         channel.abort()
         thread.join(WITHIN_S)
         assert len(errors) == 1
@@ -673,20 +651,4 @@ def test_a_server_that_reads_late_gets_everything(open_channel: Open) -> None:
             PendingReply.to(channel, "/s/m", bytes(20 * MIB), timeout_s=None)
         go_on.set()
         eventually(lambda: sum(received) > 60 * MIB, WITHIN_S)
-        channel.close()
-
-
-def test_a_server_that_is_silent_is_given_up_where_keepalive_is_on(open_channel: Open) -> None:
-    pings: list[bytes] = []
-
-    def serve(connection: socket.socket) -> None:
-        connection.sendall(WINDOW)
-        while data := connection.recv(65_536):
-            pings.append(data)
-
-    with peer(serve) as address:
-        channel = open_channel(address, keepalive_s=0.1)
-        with pytest.raises(CallFailed, match="silent"):
-            unary(channel, "/s/m", b"", timeout_s=WITHIN_S)
-        assert any(frames.ping(bytes(8)) in data for data in pings)
         channel.close()

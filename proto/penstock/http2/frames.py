@@ -99,12 +99,60 @@ class StreamFault(Exception):
         self.code = code
 
 
+def unpadded(flags: int, payload: bytes) -> bytes:
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def fragment(flags: int, payload: bytes) -> tuple[bytes, int]:
+    """Return a HEADERS frame's part of a block, and the stream that it depends on, -1: none."""
+    payload = unpadded(flags, payload)
+    if not flags & HAS_PRIORITY:
+        return payload, -1
+    if len(payload) < 5:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for priority")
+    return payload[5:], int.from_bytes(payload[:4]) & STREAM_ID_BITS
+
+
+def word(payload: bytes, kind: str) -> int:
+    """Return the number that is the whole payload of a frame."""
+    if len(payload) != _U32.size:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{kind} of {len(payload)} bytes")
+    return int.from_bytes(payload)
+
+
+def check_control(kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+    """Raise `ConnectionFault` for a SETTINGS, PING or GOAWAY on a stream or of a wrong size."""
+    name = {SETTINGS: "SETTINGS", PING: "PING", GOAWAY: "GOAWAY"}[kind]
+    size = len(payload)
+    if stream_id:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{name} on stream {stream_id}")
+    if kind == SETTINGS:
+        is_bad = bool(flags & ACK and payload)
+    else:
+        is_bad = size != 8 if kind == PING else size < 8
+    if is_bad:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{name} of {size} bytes")
+
+
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     return head(len(payload), kind, flags, stream_id) + payload
 
 
 def head(size: int, kind: int, flags: int, stream_id: int) -> bytes:
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id)
+
+
+def block_frames(stream_id: int, flags: int, block: bytes, bytes_max: int) -> Iterator[bytes]:
+    """Yield a header block as a HEADERS frame, and CONTINUATION frames if it is too large."""
+    kind = HEADERS
+    for at in range(0, len(block), bytes_max):
+        ending = END_HEADERS if at + bytes_max >= len(block) else 0
+        yield frame(kind, flags | ending, stream_id, block[at : at + bytes_max])
+        kind, flags = CONTINUATION, 0
 
 
 def settings(values: Mapping[int, int]) -> bytes:

@@ -22,15 +22,16 @@ import socket
 import ssl
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
 from penstock.http2 import frames
-from penstock.http2.server_calls import CallHandlers, ServerCall
+from penstock.http2.server_calls import ServerCall
 from penstock.http2.server_connection import ServerConnection
-from penstock.http2.server_limits import Load, ServerLimits
-from penstock.http2.server_stream import Receiver, ServerStream
+from penstock.http2.server_limits import ServerLimits
+from penstock.http2.server_stream import Load, Receiver, ServerStream
 from penstock.http2.unary import UnaryHandler
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,11 @@ class GrpcFront:
         self._limits = limits
         self._load = Load(limits)
         self._interceptors = tuple(interceptors)
-        self._handlers = CallHandlers(self._interceptors)
+        self._generic: list[Any] = []
+        self._by_path: dict[str, Any] = {}
         self._fast: dict[bytes, UnaryHandler] = {}
         self._ports: list[tuple[socket.socket, ContextSource | None]] = []
-        self._links: set[_Link] = set()
+        self.links: set[_Link] = set()
         self._calls: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -78,11 +80,11 @@ class GrpcFront:
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """Serve the methods that these generic handlers know; earlier handlers are asked first."""
-        self._handlers.add_generic(handlers)
+        self._generic.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Serve methods by name, if no generic handler knows them."""
-        self._handlers.add_methods(service, handlers)
+        self._by_path.update({f"/{service}/{name}": each for name, each in handlers.items()})
 
     def add_insecure_port(self, address: str) -> int:
         """Listen without TLS on host:port and return the port; OSError if it is not available."""
@@ -134,7 +136,7 @@ class GrpcFront:
 
     @property
     def connections(self) -> int:
-        return len(self._links)
+        return len(self.links)
 
     # Listening.
 
@@ -195,7 +197,7 @@ class GrpcFront:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._links) + len(self._handshakes) >= self._limits.connections_max
+        return len(self.links) + len(self._handshakes) >= self._limits.connections_max
 
     def _accept_again(self, port: socket.socket, context: ContextSource | None) -> None:
         if self._stopped is None and self._loop is not None:
@@ -242,25 +244,33 @@ class GrpcFront:
             peer=peer_name(transport.get_extra_info("peername")),
             fast=fast,
             open_call=self._open_call,
-            loop=self._turns,
+            later=self._turns.call_soon,
+            now_s=self._turns.time,
         )
         connection.auth = auth
-        self._links.add(link)
+        self.links.add(link)
         if self._stopped is not None:
             connection.leave()
             transport.close()
         return connection
 
-    def link_down(self, link: _Link) -> None:
-        self._links.discard(link)
-
     def _open_call(
         self, connection: ServerConnection, stream: ServerStream, timeout: bytes
     ) -> Receiver:
-        call = ServerCall(connection, stream, self._handlers, timeout)
+        call = ServerCall(connection, stream, partial(self._find, self._interceptors), timeout)
         self._calls.add(call.task)
         call.task.add_done_callback(self._calls.discard)
         return call
+
+    async def _find(self, interceptors: Sequence[Any], details: Any) -> Any:
+        """Return a method's handler, through the interceptors; None for an unknown method."""
+        if interceptors:
+            rest = partial(self._find, interceptors[1:])
+            return await interceptors[0].intercept_service(rest, details)
+        for generic in self._generic:
+            if (handler := generic.service(details)) is not None:
+                return handler
+        return self._by_path.get(details.method)
 
     async def _sweep(self) -> None:
         """Every second, end connections that do not start or answer; ping silent connections."""
@@ -271,7 +281,7 @@ class GrpcFront:
                 log.warning("connections are taken again: %d were closed", self._turned_away)
                 self._turned_away = 0
             now_s = self._loop.time()
-            for link in list(self._links):
+            for link in list(self.links):
                 link.check(now_s, self._limits)
 
     async def _stop(self, grace_s: float) -> None:
@@ -283,20 +293,20 @@ class GrpcFront:
         for task in others:
             task.cancel()
         await self._end_calls(loop.time() + grace_s)
-        for link in self._links:
+        for link in self.links:
             link.finish()
         await self._until_closed()
-        for link in self._links:
+        for link in self.links:
             link.abort()
         await self._until_closed()
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _end_calls(self, deadline_s: float) -> None:
-        links = list(self._links)
+        links = list(self.links)
         for link in links:
             link.leave()
         for link in links:
-            await link.until_idle(deadline_s)
+            await _until(link.idle, deadline_s)
         for link in links:
             link.refuse_all()
         if self._calls:
@@ -304,8 +314,8 @@ class GrpcFront:
 
     async def _until_closed(self) -> None:
         deadline_s = asyncio.get_running_loop().time() + _LINGER_S
-        for link in list(self._links):
-            await link.until_closed(deadline_s)
+        for link in list(self.links):
+            await _until(link.closed, deadline_s)
 
 
 class _Turns:
@@ -335,8 +345,8 @@ class _Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.connection: ServerConnection | None = None
         loop = asyncio.get_running_loop()
-        self._closed: asyncio.Future[None] = loop.create_future()
-        self._idle: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.idle: asyncio.Future[None] = loop.create_future()
         self._since_s = loop.time()
         self._is_asked = False
 
@@ -362,8 +372,8 @@ class _Link(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.connection is not None:
             self.connection.close()
-        self._front.link_down(self)
-        for future in (self._closed, self._idle):
+        self._front.links.discard(self)
+        for future in (self.closed, self.idle):
             if not future.done():
                 future.set_result(None)
 
@@ -402,14 +412,8 @@ class _Link(asyncio.Protocol):
                 self._note_idle()
 
     def _note_idle(self) -> None:
-        if not self._idle.done():
-            self._idle.set_result(None)
-
-    async def until_idle(self, deadline_s: float) -> None:
-        await _until(self._idle, deadline_s)
-
-    async def until_closed(self, deadline_s: float) -> None:
-        await _until(self._closed, deadline_s)
+        if not self.idle.done():
+            self.idle.set_result(None)
 
     def refuse_all(self) -> None:
         if self.connection is not None:

@@ -11,17 +11,15 @@ through the same generic handlers, behind the same interceptors. A context has t
     the deadline passes      DEADLINE_EXCEEDED, and the handler is cancelled
     the connection is gone   the handler is cancelled
 
-A call and its context are two views of one object, hence one module; half of it is the many small
-methods of `ServicerContext`.
+A call is its own context; half of it is the many small methods of `ServicerContext`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -49,63 +47,34 @@ class CallDetails:
     invocation_metadata: tuple[tuple[str, str | bytes], ...]
 
 
-class CallHandlers:
-    """Finds a method's handler, through the interceptors."""
-
-    def __init__(self, interceptors: Sequence[Any] = ()) -> None:
-        self._interceptors = tuple(interceptors)
-        self._generic: list[Any] = []
-        self._by_path: dict[str, Any] = {}
-
-    def add_generic(self, handlers: Sequence[Any]) -> None:
-        self._generic.extend(handlers)
-
-    def add_methods(self, service: str, handlers: Mapping[str, Any]) -> None:
-        self._by_path.update({f"/{service}/{name}": h for name, h in handlers.items()})
-
-    async def find(self, details: CallDetails) -> Any:
-        if not self._interceptors:
-            return self._found(details)
-        return await self._continued(self._interceptors, details)
-
-    async def _continued(self, interceptors: Sequence[Any], details: Any) -> Any:
-        if not interceptors:
-            return self._found(details)
-
-        async def rest(details: Any) -> Any:
-            return await self._continued(interceptors[1:], details)
-
-        return await interceptors[0].intercept_service(rest, details)
-
-    def _found(self, details: Any) -> Any:
-        for generic in self._generic:
-            if (handler := generic.service(details)) is not None:
-                return handler
-        return self._by_path.get(details.method)
+FindHandler = Callable[[CallDetails], Awaitable[Any]]
+"""Returns a method's handler, None for an unknown method."""
 
 
 class ServerCall:
-    """One call: its task, and the reports of its connection. Its context is `CallContext`."""
+    """One call: its task, the reports of its connection, and its handler's context."""
+
+    takes_message_blocks = True
+    """A handler that streams may yield or write a `MessageBlock`."""
 
     def __init__(
-        self,
-        connection: ServerConnection,
-        stream: ServerStream,
-        handlers: CallHandlers,
-        timeout: bytes,
+        self, connection: ServerConnection, stream: ServerStream, find: FindHandler, timeout: bytes
     ) -> None:
         """Start immediately; `timeout` is the header field, empty if there is no timeout."""
-        self.connection = connection
-        self.stream = stream
-        self._handlers = handlers
+        self._connection = connection
+        self._stream = stream
+        self._find = find
         self._loop = asyncio.get_running_loop()
         self._message: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self.deadline_s: float | None = None
         self._pushed = 0
-        self.is_over = False
-        self.was_cancelled = False
-        self.context = CallContext(self)
+        self._is_over = False
+        self._status, self._text = grpc.StatusCode.OK, ""
+        self._has_sent_headers = False
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._trailing_fields: list[tuple[bytes, bytes]] = []
+        self._decode: Callable[[bytes], Any] | None = None
+        self._encode: Callable[[Any], bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timeout = timeout
         self.task = self._loop.create_task(self._run())
@@ -120,15 +89,13 @@ class ServerCall:
         _resolve(self._room)
 
     def close(self) -> None:
-        if not self.is_over:
-            self.was_cancelled = True
-            self._finish()
+        if not self._is_over:
+            self._stop()
             self.task.cancel()
 
     def end_with(self, status: grpc.StatusCode, text: str) -> None:
-        if not self.is_over:
-            self.was_cancelled = True
-            self.finish(status, text)
+        if not self._is_over:
+            self._finish(status, text)
             self.task.cancel()
 
     def give_up(self) -> None:
@@ -139,48 +106,47 @@ class ServerCall:
 
     async def _run(self) -> None:
         try:
-            if self.stream.prepared is not None:
-                await self._send_headers(HEADERS_OK)
-                await self.send_message(self.stream.prepared.message)
-                self.finish(grpc.StatusCode.OK, "")
+            if self._stream.prepared is not None:
+                self._send_headers(HEADERS_OK)
+                await self._send_message(self._stream.prepared.message)
+                self._finish(grpc.StatusCode.OK, "")
                 return
-            if self.stream.refusal is not None:
-                await self._refuse_http(*self.stream.refusal)
+            if self._stream.refusal is not None:
+                await self._refuse_http(*self._stream.refusal)
                 return
             self._set_deadline(self._timeout)
             await self._call()
         except BadMessage as error:
-            self.finish(error.status, str(error))
+            self._finish(error.status, str(error))
         except grpc.aio.AbortError:
             pass  # The status has been sent.
         except asyncio.CancelledError:
-            if not self.is_over:  # By the handler itself, or by a caller that stops the loop.
-                self.finish(grpc.StatusCode.CANCELLED, "the call was cancelled by the server")
+            if not self._is_over:  # By the handler itself, or by a caller that stops the loop.
+                self._finish(grpc.StatusCode.CANCELLED, "the call was cancelled by the server")
                 raise
         except Exception as error:
             self._report(error)
 
     def _release(self, task: asyncio.Task[None]) -> None:
-        """Break reference cycles with context and task, which would be collected late."""
-        del self.context, self.task
+        """Break the reference cycle with the task, which would be collected late."""
+        del self.task
 
     async def _refuse_http(self, status: bytes, text: str) -> None:
-        while not self.stream.is_request_over:
+        while not self._stream.is_request_over:
             await self._wait_for_message()
         fields = [(b":status", status), (b"content-type", b"text/plain")]
-        await self._send_headers(encode(fields))
-        if self.stream.head.method != b"HEAD":
+        self._send_headers(encode(fields))
+        if self._stream.head.method != b"HEAD":
             await self._send(f"{text}\n".encode())
-        self.finish(grpc.StatusCode.INTERNAL, text)
+        self._finish(grpc.StatusCode.INTERNAL, text)
 
     def _report(self, error: Exception) -> None:
-        path = self.stream.head.path.decode("latin-1")
-        context = self.context
-        if context.status is not grpc.StatusCode.OK:  # As generated services do.
-            self.finish(context.status, context.text)
+        path = self._stream.head.path.decode("latin-1")
+        if self._status is not grpc.StatusCode.OK:  # As generated services do.
+            self._finish(self._status, self._text)
             return
         log.error("Unexpected [%s] raised by servicer method [%s]", error, path, exc_info=error)
-        self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+        self._finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
     def _set_deadline(self, timeout: bytes) -> None:
         if not timeout:
@@ -189,71 +155,89 @@ class ServerCall:
         if seconds is None:
             text = f"grpc-timeout is {timeout.decode('latin-1')!r}"
             raise BadMessage(grpc.StatusCode.INTERNAL, text)
-        self.deadline_s = self._loop.time() + seconds
-        self._timer = self._loop.call_later(min(seconds, _TIMER_S_MAX), self._expire)
-
-    def _expire(self) -> None:
-        self.end_with(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self._timer = self._loop.call_later(
+            min(seconds, _TIMER_S_MAX),
+            self.end_with,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "Deadline Exceeded",
+        )
 
     async def _call(self) -> None:
-        path = self.stream.head.path.decode("utf-8", "replace")
-        details = CallDetails(path, self.context.invocation_metadata())
-        handler = await self._handlers.find(details)
+        path = self._stream.head.path.decode("utf-8", "replace")
+        handler = await self._find(CallDetails(path, self.invocation_metadata()))
         if handler is None:
-            self.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            self._finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
             return
-        self.context.prepare(handler)
-        request = self.context.requests() if handler.request_streaming else await self._request()
+        self._decode, self._encode = handler.request_deserializer, handler.response_serializer
+        request = self._requests() if handler.request_streaming else await self._request()
         await self._answer(handler, request)
-        if not self.is_over:
-            await self._send_headers(self.context.headers())
-            self.finish(self.context.status, self.context.text)
+        if not self._is_over:
+            self._send_headers(self._headers())
+            self._finish(self._status, self._text)
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (message := await self._receive()) is not None:
+            yield self._decoded(message)
 
     async def _request(self) -> Any:
         # Taken only at the end, so that it counts as unfinished until then.
-        while not self.stream.is_request_over and len(self.stream.messages) < 2:
+        while not self._stream.is_request_over and len(self._stream.messages) < 2:
             await self._wait_for_message()
-        message = await self.receive()
+        message = await self._receive()
         if message is None:
             text = "the request has no message, and the method takes one"
             raise BadMessage(grpc.StatusCode.UNIMPLEMENTED, text)
-        if self.stream.messages:
+        if self._stream.messages:
             text = "the request has more than one message, and the method takes one"
             raise BadMessage(grpc.StatusCode.UNIMPLEMENTED, text)
-        return self.context.decoded(message)
+        return self._decoded(message)
+
+    def _decoded(self, message: bytes) -> Any:
+        if self._decode is None:
+            return message
+        try:
+            return self._decode(message)
+        except Exception as error:
+            log.exception("a request cannot be decoded")
+            text = "Exception deserializing request!"
+            raise BadMessage(grpc.StatusCode.INTERNAL, text) from error
 
     async def _answer(self, handler: Any, request: Any) -> None:
-        method = _method_of(handler)
-        result = method(request, self.context)
+        kind = ("stream" if handler.request_streaming else "unary") + "_"
+        kind += "stream" if handler.response_streaming else "unary"
+        result = getattr(handler, kind)(request, self)
         if handler.response_streaming:
-            await self._stream(result)
+            await self._write_all(result)
             return
         response = await result if inspect.isawaitable(result) else result
-        if self.is_over:
+        if self._is_over:
             return
         if response is None:
-            if self.context.status is grpc.StatusCode.OK:
+            if self._status is grpc.StatusCode.OK:
                 raise TypeError("the handler returned no message")
             return
-        await self.context.write(response)
+        await self.write(response)
 
-    async def _stream(self, result: Any) -> None:
+    async def _write_all(self, result: Any) -> None:
         if hasattr(result, "__aiter__"):
-            async with _closing(result):
+            try:
                 async for response in result:
-                    await self.context.write(response)
+                    await self.write(response)
+            finally:
+                if hasattr(result, "aclose"):
+                    await result.aclose()
         elif inspect.isawaitable(result):
             await result
         else:
             for response in result:
-                await self.context.write(response)
+                await self.write(response)
 
-    async def receive(self) -> bytes | None:
+    async def _receive(self) -> bytes | None:
         while True:
-            message = self.connection.next_message(self.stream)
+            message = self._connection.next_message(self._stream)
             if message is not None:
                 return message
-            if self.stream.is_request_over:
+            if self._stream.is_request_over:
                 return None
             await self._wait_for_message()
 
@@ -265,7 +249,7 @@ class ServerCall:
         finally:
             self._message = None
 
-    async def send_message(self, message: bytes) -> None:
+    async def _send_message(self, message: bytes) -> None:
         """Send a message; blocks while the peer does not accept more."""
         if len(message) < _YIELD_BYTES:
             await self._send(MESSAGE_HEAD.pack(0, len(message)) + message)
@@ -273,13 +257,9 @@ class ServerCall:
             await self._send(MESSAGE_HEAD.pack(0, len(message)), behind_bytes=len(message))
             await self._send(message)
 
-    async def send_block(self, block: MessageBlock) -> None:
-        """Send preassembled messages; blocks while the peer does not accept more."""
-        await self._send(block.data)
-
     async def _send(self, data: bytes | bytearray | memoryview, *, behind_bytes: int = 0) -> None:
         """Send; `behind_bytes` of the same message are held until this has left."""
-        view, out, stream = memoryview(data), self.connection.out, self.stream
+        view, out, stream = memoryview(data), self._connection.out, self._stream
         sent = out.push(stream, view)
         if sent < len(view):
             await self._send_rest(view[sent:], behind_bytes)
@@ -290,11 +270,11 @@ class ServerCall:
 
     async def _send_rest(self, view: memoryview, behind_bytes: int) -> None:
         """Send data that the peer did not accept yet; it counts against the server's budget."""
-        load, out = self.connection.load, self.connection.out
+        load, out = self._connection.load, self._connection.out
         try:
             while len(view):
                 self._check_open()
-                if sent := out.push(self.stream, view):
+                if sent := out.push(self._stream, view):
                     view = view[sent:]
                     load.proceed(self)
                 else:
@@ -306,136 +286,66 @@ class ServerCall:
     async def _wait_for_room(self) -> None:
         self._check_open()
         self._room = self._loop.create_future()
-        self.connection.waiting[self] = None
+        self._connection.waiting[self] = None
         try:
             await self._room
         finally:
-            self.connection.waiting.pop(self, None)
+            self._connection.waiting.pop(self, None)
             self._room = None
 
     def _check_open(self) -> None:
-        if self.is_over:
+        if self._is_over:
             raise asyncio.CancelledError
 
-    async def _send_headers(self, block: bytes) -> None:
-        if not self.context.has_sent_headers and not self.is_over:
-            self.context.has_sent_headers = True
-            self.connection.out.send_block(self.stream.id, block, 0)
+    def _headers(self) -> bytes:
+        return HEADERS_OK + encode(self._fields) if self._fields else HEADERS_OK
 
-    def finish(self, status: grpc.StatusCode, text: str) -> None:
+    def _send_headers(self, block: bytes) -> None:
+        if not self._has_sent_headers and not self._is_over:
+            self._has_sent_headers = True
+            self._connection.out.send_block(self._stream.id, block, 0)
+
+    def _finish(self, status: grpc.StatusCode, text: str) -> None:
         """Send the status, at most a single time."""
-        if self.is_over:
+        if self._is_over:
             return
-        block = trailers(status, text, tuple(self.context.trailing_fields))
-        if not self.context.has_sent_headers:
+        block = trailers(status, text, tuple(self._trailing_fields))
+        if not self._has_sent_headers:
             block = HEADERS_OK + block
-        self._finish()
-        self.connection.end(self.stream, block)
+        self._stop()
+        self._connection.end(self._stream, block)
 
-    def _finish(self) -> None:
-        self.is_over = True
+    def _stop(self) -> None:
+        self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.context.run_callbacks()
 
-
-def _resolve(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
-
-
-def _method_of(handler: Any) -> Callable[[Any, Any], Any]:
-    kind = ("stream" if handler.request_streaming else "unary") + "_"
-    kind += "stream" if handler.response_streaming else "unary"
-    method: Callable[[Any, Any], Any] = getattr(handler, kind)
-    return method
-
-
-@contextlib.asynccontextmanager
-async def _closing(generator: Any) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        if hasattr(generator, "aclose"):
-            await generator.aclose()
-
-
-class CallContext:
-    """A handler's view of its call, like `grpc.aio.ServicerContext`."""
-
-    takes_message_blocks = True
-    """A handler that streams may yield or write a `MessageBlock`."""
-
-    def __init__(self, call: ServerCall) -> None:
-        self._call = call
-        self.status = grpc.StatusCode.OK
-        self.text = ""
-        self.has_sent_headers = False
-        self.trailing_fields: list[tuple[bytes, bytes]] = []
-        self._trailing: Any = ()
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._callbacks: list[Callable[[Any], None]] = []
-        self._decode: Callable[[bytes], Any] | None = None
-        self._encode: Callable[[Any], bytes] | None = None
-
-    def prepare(self, handler: Any) -> None:
-        self._decode, self._encode = handler.request_deserializer, handler.response_serializer
-
-    def decoded(self, message: bytes) -> Any:
-        if self._decode is None:
-            return message
-        try:
-            return self._decode(message)
-        except Exception as error:
-            log.exception("a request cannot be decoded")
-            text = "Exception deserializing request!"
-            raise BadMessage(grpc.StatusCode.INTERNAL, text) from error
-
-    async def requests(self) -> AsyncIterator[Any]:
-        while (message := await self._call.receive()) is not None:
-            yield self.decoded(message)
-
-    async def read(self) -> Any:
-        """Return the next message of the request, `grpc.aio.EOF` at its end."""
-        message = await self._call.receive()
-        return grpc.aio.EOF if message is None else self.decoded(message)
+    # The context, for handlers and interceptors.
 
     async def write(self, message: Any) -> None:
         """Send a message or a `MessageBlock`; blocks while the peer does not accept more."""
-        call = self._call
-        if call.is_over:
-            raise asyncio.CancelledError
-        if not self.has_sent_headers:
-            self.has_sent_headers = True
-            call.connection.out.send_block(call.stream.id, self.headers(), 0)
+        self._check_open()
+        if not self._has_sent_headers:
+            self._send_headers(self._headers())
         if isinstance(message, MessageBlock):
-            await call.send_block(message)
+            await self._send(message.data)
         elif self._encode is None:
-            await call.send_message(message)
+            await self._send_message(message)
         else:
-            await call.send_message(self._encode(message))
-
-    def headers(self) -> bytes:
-        return HEADERS_OK + encode(self._fields) if self._fields else HEADERS_OK
+            await self._send_message(self._encode(message))
 
     async def send_initial_metadata(self, metadata: Any) -> None:
-        if self.has_sent_headers:
+        if self._has_sent_headers:
             raise grpc.aio.UsageError("initial metadata has been sent")
         self._fields = metadata_out(metadata)
-        self.has_sent_headers = True
-        if not self._call.is_over:
-            self._call.connection.out.send_block(self._call.stream.id, self.headers(), 0)
+        self._send_headers(self._headers())
 
     def set_trailing_metadata(self, metadata: Any) -> None:
-        self._trailing = tuple(metadata)
-        self.trailing_fields = metadata_out(metadata)
-
-    def trailing_metadata(self) -> Any:
-        return self._trailing
+        self._trailing_fields = metadata_out(metadata)
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        return metadata_in(self._call.stream.head.metadata)
+        return metadata_in(self._stream.head.metadata)
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
@@ -444,65 +354,26 @@ class CallContext:
             code, details = grpc.StatusCode.UNKNOWN, "abort was called with OK"
         if trailing_metadata:
             self.set_trailing_metadata(trailing_metadata)
-        self._call.finish(code, details)
+        self._finish(code, details)
         raise grpc.aio.AbortError(f"{code.name}: {details}")
-
-    async def abort_with_status(self, status: Any) -> NoReturn:
-        await self.abort(status.code, status.details, status.trailing_metadata or ())
-
-    def set_code(self, code: grpc.StatusCode) -> None:
-        self.status = code
-
-    def code(self) -> grpc.StatusCode:
-        return self.status
-
-    def set_details(self, details: str) -> None:
-        self.text = details
-
-    def details(self) -> str:
-        return self.text
-
-    def peer(self) -> str:
-        return self._call.connection.peer()
-
-    def auth_context(self) -> Mapping[str, Any]:
-        return self._call.connection.auth
-
-    def peer_identities(self) -> Any:
-        return self.auth_context().get(self.peer_identity_key() or "")
-
-    def peer_identity_key(self) -> str | None:
-        return "x509_common_name" if "x509_common_name" in self.auth_context() else None
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the deadline, at least 0; None without a deadline."""
-        deadline_s = self._call.deadline_s
-        if deadline_s is None:
-            return None
-        return max(0.0, deadline_s - asyncio.get_running_loop().time())
+        return None if self._timer is None else max(0.0, self._timer.when() - self._loop.time())
 
-    def cancelled(self) -> bool:
-        """Return whether the call has ended before its handler."""
-        return self._call.was_cancelled
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self._status = code
 
-    def done(self) -> bool:
-        return self._call.is_over
+    def set_details(self, details: str) -> None:
+        self._text = details
 
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        if self._call.is_over:
-            asyncio.get_running_loop().call_soon(callback, self)
-        else:
-            self._callbacks.append(callback)
+    def peer(self) -> str:
+        return self._connection.peer()
 
-    def run_callbacks(self) -> None:
-        """Call the callbacks in the next turn, a single time."""
-        loop = asyncio.get_running_loop()
-        for callback in self._callbacks:
-            loop.call_soon(callback, self)
-        self._callbacks.clear()
+    def auth_context(self) -> Mapping[str, Any]:
+        return self._connection.auth
 
-    def set_compression(self, compression: Any) -> None:
-        """Do nothing: answers are never compressed, which gRPC allows."""
 
-    def disable_next_message_compression(self) -> None:
-        """Do nothing: answers are never compressed."""
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

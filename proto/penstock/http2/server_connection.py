@@ -27,11 +27,12 @@ blocks, messages, limits, and all output (`server_outgoing.py`).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import grpc
 
@@ -40,9 +41,7 @@ from penstock.http2.frames import (
     ACK,
     END_HEADERS,
     END_STREAM,
-    HAS_PRIORITY,
     HEAD_SIZE,
-    PADDED,
     PREFACE,
     STREAM_ID_BITS,
     WINDOW_MAX,
@@ -60,13 +59,9 @@ from penstock.http2.header_blocks import (
     encode,
 )
 from penstock.http2.messages import ENCODINGS, BadMessage, metadata_out, packed_text
-from penstock.http2.server_limits import Load, Noise
-from penstock.http2.server_outgoing import ServerOutgoing, Wire
-from penstock.http2.server_stream import ServerStream
+from penstock.http2.server_limits import Noise
+from penstock.http2.server_stream import Load, Receiver, ServerOutgoing, ServerStream
 from penstock.http2.unary import Reply, UnaryCall, UnaryHandler
-
-if TYPE_CHECKING:
-    from penstock.http2.server_stream import Receiver
 
 log = logging.getLogger(__name__)
 
@@ -80,16 +75,7 @@ _TRAILERS_OK: Final = encode([(b"grpc-status", b"0")])
 _HTTP1_METHODS: Final = ("GET ", "POST", "PUT ", "HEAD", "DELE", "OPTI", "PATC", "CONN", "TRAC")
 
 
-class Turns(Protocol):
-    """The event loop, as a connection needs it."""
-
-    def call_soon(self, function: Callable[[], None], /) -> object: ...
-
-    def time(self) -> float:
-        """Return the seconds of a monotonic clock."""
-
-
-OpenCall = Callable[["ServerConnection", ServerStream, bytes], "Receiver"]
+OpenCall = Callable[["ServerConnection", ServerStream, bytes], Receiver]
 """Starts a call on a new stream with the given time-out."""
 
 
@@ -98,19 +84,20 @@ class ServerConnection:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: asyncio.Transport,
         load: Load,
         *,
         peer: str,
         fast: Mapping[bytes, UnaryHandler],
         open_call: OpenCall,
-        loop: Turns,
+        later: Callable[[Callable[[], None]], object],
+        now_s: Callable[[], float],
     ) -> None:
-        """`fast` maps paths to the handlers of the fast path."""
+        """`fast` maps paths to the handlers of the fast path; `later` is the loop's next turn."""
         limits = load.limits
         self._wire, self.load, self._limits = wire, load, limits
         self._peer, self._fast, self._open_call = peer, fast, open_call
-        self.out = ServerOutgoing(wire, loop.call_soon, limits.unsent_bytes_max)
+        self.out = ServerOutgoing(wire, later, limits.unsent_bytes_max)
         self.auth: Mapping[str, Any] = {}
         """Facts about the peer from its certificate."""
         self.streams: dict[int, ServerStream | int] = {}
@@ -135,29 +122,12 @@ class ServerConnection:
         self._decoder = HeaderDecoder(list_bytes_max=limits.header_bytes_max)
         self._hot: tuple[Cut, UnaryHandler] | None = None
         self._block: tuple[int, int, bytearray] | None = None
-        self._noise = Noise(limits, loop.time)
+        self._noise = Noise(limits, now_s)
 
         self._kept: list[bytes] = []
         self._kept_bytes = self._needed = 0
         self._receive_window = frames.WINDOW_DEFAULT
         self._owed = 0
-
-    def _begin(self) -> None:
-        limits = self._limits
-        self._receive_window = limits.connection_window
-        self.out.send(
-            frames.settings(
-                {
-                    frames.HEADER_TABLE_SIZE: limits.header_table_bytes,
-                    frames.MAX_CONCURRENT_STREAMS: limits.streams_max,
-                    frames.INITIAL_WINDOW_SIZE: limits.stream_window,
-                    frames.MAX_FRAME_SIZE: limits.frame_bytes_max,
-                    frames.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
-                }
-            )
-        )
-        if (more := limits.connection_window - frames.WINDOW_DEFAULT) > 0:
-            self.out.send(frames.window_update(0, more))
 
     def peer(self) -> str:
         return self._peer
@@ -210,7 +180,7 @@ class ServerConnection:
             if end < len(PREFACE) and PREFACE.startswith(data):
                 self._keep(data, len(PREFACE))
                 return
-            at = self._read_preface(data)
+            at = self._begin(data)
         unpack = frames.HEAD.unpack_from
         while not self.is_over:
             if self._hot is not None and self._block is None:
@@ -230,12 +200,27 @@ class ServerConnection:
         if at < end and not self.is_over:
             self._keep(data[at:], HEAD_SIZE)
 
-    def _read_preface(self, data: bytes) -> int:
+    def _begin(self, data: bytes) -> int:
+        """Read the preface and send our settings; return where the frames begin."""
         if not data.startswith(PREFACE):
             self._refuse_stranger(data)
             return len(data)
         self.has_begun = True
-        self._begin()
+        limits = self._limits
+        self._receive_window = limits.connection_window
+        self.out.send(
+            frames.settings(
+                {
+                    frames.HEADER_TABLE_SIZE: limits.header_table_bytes,
+                    frames.MAX_CONCURRENT_STREAMS: limits.streams_max,
+                    frames.INITIAL_WINDOW_SIZE: limits.stream_window,
+                    frames.MAX_FRAME_SIZE: limits.frame_bytes_max,
+                    frames.MAX_HEADER_LIST_SIZE: limits.header_bytes_max,
+                }
+            )
+        )
+        if (more := limits.connection_window - frames.WINDOW_DEFAULT) > 0:
+            self.out.send(frames.window_update(0, more))
         return len(PREFACE)
 
     def _refuse_stranger(self, data: bytes) -> None:
@@ -378,13 +363,7 @@ class ServerConnection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
-        payload = _unpadded(flags, payload)
-        depends_on = -1
-        if flags & HAS_PRIORITY:
-            if len(payload) < 5:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for priority")
-            depends_on = int.from_bytes(payload[:4], "big") & STREAM_ID_BITS
-            payload = payload[5:]
+        payload, depends_on = frames.fragment(flags, payload)
         if flags & END_HEADERS:
             self._on_block(stream_id, flags, payload)
         else:
@@ -435,7 +414,8 @@ class ServerConnection:
         head = stream.head
         self.streams[stream.id] = stream
         self.load.calls += 1
-        if not _is_grpc(head):
+        before, kind, after = head.content_type.partition(b"application/grpc")
+        if before or not kind or after[:1] not in (b"", b"+", b";") or head.method != b"POST":
             self._refuse_http(stream)
             return
         if self.load.calls > self.load.limits.calls_max:
@@ -514,7 +494,7 @@ class ServerConnection:
             self.owe(size)
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the window")
         stream.receive_window -= size
-        payload = _unpadded(flags, payload)
+        payload = frames.unpadded(flags, payload)
         if not payload and not flags & END_STREAM:
             self._noise.add("an empty DATA")
         self._give_back(stream, size - len(payload))
@@ -612,8 +592,7 @@ class ServerConnection:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
 
     def _on_reset(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes")
+        frames.word(payload, "RST_STREAM")
         if not stream_id or stream_id > self._last_id:
             if stream_id & 1 and self.is_leaving:
                 return
@@ -622,11 +601,8 @@ class ServerConnection:
         self._forget(stream_id)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"SETTINGS on stream {stream_id}")
+        frames.check_control(frames.SETTINGS, flags, stream_id, payload)
         if flags & ACK:
-            if payload:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS: ACK with a payload")
             self._decoder.limit_table(self._limits.header_table_bytes)
             return
         self._noise.add("SETTINGS", 5)
@@ -656,28 +632,18 @@ class ServerConnection:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE by a client")
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"PING on stream {stream_id}")
-        if len(payload) != 8:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
+        frames.check_control(frames.PING, flags, stream_id, payload)
         if not flags & ACK:
             self._noise.add("PING")
             self.out.send(frames.ping(payload, is_answer=True))
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"GOAWAY on stream {stream_id}")
-        if len(payload) < 8:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes")
+        frames.check_control(frames.GOAWAY, flags, stream_id, payload)
         self._noise.add("GOAWAY")
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise ConnectionFault(
-                ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE of {len(payload)} bytes"
-            )
+        more = frames.word(payload, "WINDOW_UPDATE") & STREAM_ID_BITS
         self._noise.add("WINDOW_UPDATE")
-        more = int.from_bytes(payload, "big") & STREAM_ID_BITS
         if not stream_id:
             if not more or self.out.send_window + more > WINDOW_MAX:
                 code = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
@@ -852,17 +818,3 @@ def trailers(
     if text:
         fields.append((b"grpc-message", packed_text(text)))
     return encode([*fields, *more])
-
-
-def _is_grpc(head: RequestHead) -> bool:
-    before, kind, after = head.content_type.partition(b"application/grpc")
-    is_kind = kind and not before and (not after or after[:1] in b"+;")
-    return bool(is_kind) and head.method == b"POST"
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & PADDED:
-        return payload
-    if not payload or payload[0] >= len(payload):
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
-    return payload[1 : len(payload) - payload[0]]

@@ -1,10 +1,9 @@
-"""Server limits: bounds everything that a peer can make a server hold, or do."""
+"""Server limits: the bounds of everything that a peer can make a server hold, or do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.http2.frames import WINDOW_MAX, ConnectionFault, ErrorCode
 
@@ -68,86 +67,6 @@ class ServerLimits:
 def connections_within(files_max: int) -> int:
     """Return the connection limit that leaves a quarter of the descriptors for other use."""
     return min(ServerLimits.connections_max, files_max - files_max // 4)
-
-
-class Waiting(Protocol):
-    """A call that waits for its peer, as the load needs it."""
-
-    def give_up(self) -> None: ...
-
-
-class Counted(Protocol):
-    """A stream, as the load needs it."""
-
-    counted_bytes: int
-
-    @property
-    def loose_bytes(self) -> int:
-        """Bytes kept for the stream that none of its windows bounds."""
-
-
-class Load:
-    """The data that all connections of a server hold together; in the event loop's thread only."""
-
-    __slots__ = (
-        "_given_up",
-        "_waiting",
-        "calls",
-        "ending_bytes",
-        "limits",
-        "partial_bytes",
-        "waiting_bytes",
-    )
-
-    def __init__(self, limits: ServerLimits) -> None:
-        self.limits = limits
-        self.calls = 0
-        self.partial_bytes = 0
-        self.waiting_bytes = 0
-        self.ending_bytes = 0
-        """Bytes of calls that were given up and whose tasks have not run since."""
-        self._waiting: dict[Waiting, int] = {}
-        self._given_up: dict[Waiting, int] = {}
-
-    def wait(self, call: Waiting, size: int) -> None:
-        """Count bytes that a call cannot send now, until `proceed`; may end it or earlier calls.
-
-        An ended call releases its bytes in the next turn of the loop. If a turn brings more than
-        twice the budget, the call that brings it is ended, which frees it in this turn.
-        """
-        if call in self._waiting:
-            return
-        most = self.limits.waiting_bytes_max
-        held = self.waiting_bytes + self.ending_bytes
-        if held and held + size > 2 * most:
-            call.give_up()
-            return
-        self._waiting[call] = size
-        self.waiting_bytes += size
-        while self.waiting_bytes > most and len(self._waiting) > 1:
-            first = next(iter(self._waiting))
-            size = self._given_up[first] = self._waiting.pop(first)
-            self.waiting_bytes -= size
-            self.ending_bytes += size
-            first.give_up()
-
-    def proceed(self, call: Waiting) -> None:
-        """Stop counting a call's bytes: it could send some, or has ended."""
-        self.waiting_bytes -= self._waiting.pop(call, 0)
-        self.ending_bytes -= self._given_up.pop(call, 0)
-
-    def count(self, stream: Counted) -> bool:
-        """Count the bytes that a stream now keeps; return whether that growth is allowed."""
-        more = stream.loose_bytes - stream.counted_bytes
-        stream.counted_bytes += more
-        self.partial_bytes += more
-        limits = self.limits
-        most = max(limits.partial_bytes_max, limits.message_bytes_max)
-        return more <= 0 or self.partial_bytes <= most
-
-    def forget(self, stream: Counted) -> None:
-        self.partial_bytes -= stream.counted_bytes
-        stream.counted_bytes = 0
 
 
 class Noise:

@@ -1,5 +1,6 @@
 """The other end of a server's connection, in memory: frames as bytes in, frames as tuples out."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -9,8 +10,8 @@ import hpack
 from penstock.http2 import frames
 from penstock.http2.frames import END_HEADERS, END_STREAM
 from penstock.http2.server_connection import ServerConnection
-from penstock.http2.server_limits import Load, ServerLimits
-from penstock.http2.server_stream import ServerStream
+from penstock.http2.server_limits import ServerLimits
+from penstock.http2.server_stream import Load, ServerStream
 from penstock.http2.unary import Reply, UnaryCall, UnaryHandler
 
 FAST, SLOW = "/test.Service/Fast", "/test.Service/Slow"
@@ -26,17 +27,18 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-class MemoryWire:
+class MemoryWire(asyncio.Transport):
     """Keeps what is written; what `unread` says is still on its way."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.written = bytearray()
         self.writes = 0
         self.unread = 0
         self.is_closed = False
         self._is_reading = True
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.is_closed
         self.written += data
         self.writes += 1
@@ -64,11 +66,8 @@ class SlowTurns:
         self.due: list[Callable[[], None]] = []
         self.now_s = 0.0
 
-    def call_soon(self, function: Callable[[], None], /) -> None:
+    def call_soon(self, function: Callable[[], None]) -> None:
         self.due.append(function)
-
-    def time(self) -> float:
-        return self.now_s
 
     def turn(self) -> None:
         due, self.due = self.due, []
@@ -100,6 +99,9 @@ class SeenCall:
         self.is_closed = True
 
     def end_with(self, status: grpc.StatusCode, text: str) -> None:
+        self.give_up()
+
+    def give_up(self) -> None:
         self.connection.reset(self.stream.id, frames.ErrorCode.CANCEL)
 
 
@@ -119,7 +121,8 @@ class Http2Client:
             peer="ipv4:127.0.0.1:1",
             fast=handlers,
             open_call=self._open,
-            loop=self.loop,
+            later=self.loop.call_soon,
+            now_s=lambda: self.loop.now_s,
         )
         self._encoder = hpack.Encoder()
         self._decoder = hpack.Decoder()

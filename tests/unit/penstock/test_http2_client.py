@@ -16,16 +16,6 @@ from penstock.http2.client.client_connection import (
     Event,
     Outcome,
 )
-from penstock.http2.client.response_heads import (
-    INTERNAL,
-    OK,
-    RESOURCE_EXHAUSTED,
-    UNAVAILABLE,
-    UNIMPLEMENTED,
-    UNKNOWN,
-    encode_request,
-    encode_timeout,
-)
 from penstock.http2.frames import (
     ACK,
     CONTINUATION,
@@ -42,6 +32,16 @@ from penstock.http2.frames import (
     WINDOW_UPDATE,
     ErrorCode,
     frame,
+)
+from penstock.http2.header_blocks import (
+    INTERNAL,
+    OK,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+    UNKNOWN,
+    encode_request,
+    encode_timeout,
 )
 
 BLOCK = encode_request("/s/m", "host:1", scheme="http", user_agent="test")

@@ -22,32 +22,30 @@ from penstock.http2.client.channel import (
     text_of,
 )
 from penstock.http2.client.client_connection import ClientConnection, ClientStream, Event, Outcome
-from penstock.http2.client.response_heads import UNAVAILABLE
+from penstock.http2.header_blocks import UNAVAILABLE
 from penstock.security.tls import Tls
 
 _CONNECT_S: Final = 5.0
+_CLOSED: Final = "the channel is closed"
 
 
 class AsyncStream:
     """The messages that answer one call, in order, on request; for one task."""
 
-    def __init__(self, channel: _Connection, stream: ClientStream | None) -> None:
+    def __init__(self, channel: AsyncChannel, stream: ClientStream | None) -> None:
         self._channel = channel
         self._stream = stream
         self._came: deque[bytes] = deque()
-        self._outcome: Outcome | None = None
+        self.outcome: Outcome | None = None
+        """How the call ended, None while it runs."""
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def outcome(self) -> Outcome | None:
-        return self._outcome
 
     async def read(self) -> bytes | None:
         """Return the next message, None after the last; raises `CallFailed` when the call fails."""
         while (message := self.take()) is None:
-            if self._outcome is not None:
-                if self._outcome.status:
-                    raise CallFailed(self._outcome)
+            if self.outcome is not None:
+                if self.outcome.status:
+                    raise CallFailed(self.outcome)
                 return None
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -64,21 +62,21 @@ class AsyncStream:
             self._channel.consumed(self._stream, message)
         return message
 
-    def on_message(self, message: bytes) -> None:
-        self._came.append(message)
-        self._wake()
-
-    def on_end(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-        self._wake()
-
-    def _wake(self) -> None:
+    def take_in(self, what: bytes | Outcome) -> None:
+        """Note a message or the end; the channel calls this."""
+        if isinstance(what, Outcome):
+            self.outcome = what
+        else:
+            self._came.append(what)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
-class AsyncChannel:
-    """A connection as a context manager; entering connects, leaving ends all of its calls."""
+class AsyncChannel(asyncio.Protocol):
+    """A connection as a context manager; entering connects, leaving ends all of its calls.
+
+    It moves bytes between the event loop's socket and the state of the connection.
+    """
 
     def __init__(
         self, address: str, tls: Tls | None = None, *, connect_s: float = _CONNECT_S
@@ -86,7 +84,9 @@ class AsyncChannel:
         self._address = address
         self._tls = tls
         self._connect_s = connect_s
-        self._connection = _Connection(is_tls=tls is not None)
+        self._state = ClientConnection()
+        self._transport: Any = None
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> Self:
         """Connect; raises `CallFailed` (UNAVAILABLE), and `NeedsOperator` for unusable files."""
@@ -95,45 +95,28 @@ class AsyncChannel:
             context = None if self._tls is None else self._tls.client_context()
             async with asyncio.timeout(self._connect_s):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: self._connection, host, int(port), ssl=context
+                    lambda: self, host, int(port), ssl=context
                 )
-                await self._connection.ready()
+                await self._ready  # For the server's settings.
         except (OSError, ValueError) as error:
-            self._connection.close()
+            self._lose(_CLOSED)
             problem = f"failed to connect to {self._address}: {_why(error)}"
             error.__traceback__ = None  # With the frames of a failed handshake it is in a cycle.
             raise CallFailed(Outcome(UNAVAILABLE, problem, (), True)) from error
         except BaseException:
-            self._connection.close()
+            self._lose(_CLOSED)
             raise
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._connection.close()
+        self._lose(_CLOSED)
 
     def server_stream(self, method: str, request: bytes) -> AsyncStream:
-        block = request_block(method, self._address, is_tls=self._tls is not None)
-        return self._connection.call(block, request)
-
-
-class _Connection(asyncio.Protocol):
-    """Moves bytes between the event loop's socket and the state of the connection."""
-
-    def __init__(self, *, is_tls: bool) -> None:
-        self._state = ClientConnection()
-        self._is_tls = is_tls
-        self._transport: Any = None
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def ready(self) -> None:
-        """Return once the server's settings arrive; raise `OSError` if they do not."""
-        await self._ready
-
-    def call(self, block: bytes, request: bytes) -> AsyncStream:
         if self._state.ending is not None:
             call = AsyncStream(self, None)
-            call.on_end(Outcome(UNAVAILABLE, self._state.ending, (), True))
+            call.take_in(Outcome(UNAVAILABLE, self._state.ending, (), True))
             return call
+        block = request_block(method, self._address, is_tls=self._tls is not None)
         stream = self._state.open(block)
         stream.is_held = True
         call = AsyncStream(self, stream)
@@ -145,9 +128,6 @@ class _Connection(asyncio.Protocol):
     def consumed(self, stream: ClientStream, message: bytes) -> None:
         self._state.consumed(stream, message)
         self._flush()
-
-    def close(self) -> None:
-        self._lose("the channel is closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -168,7 +148,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         is_ready = self._state.is_ready
-        self._lose(lost_text(error, is_ready=is_ready, is_tls=self._is_tls))
+        self._lose(lost_text(error, is_ready=is_ready, is_tls=self._tls is not None))
 
     def _lose(self, problem: str) -> None:
         self._dispatch(self._state.lost(problem))
@@ -185,9 +165,7 @@ class _Connection(asyncio.Protocol):
             assert isinstance(call, AsyncStream)
             if isinstance(what, Outcome):
                 stream.user = None  # They refer to each other, and garbage is collected rarely.
-                call.on_end(what)
-            else:
-                call.on_message(what)
+            call.take_in(what)
 
     def _flush(self) -> None:
         if self._transport is not None and self._state.has_output:

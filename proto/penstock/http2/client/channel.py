@@ -41,9 +41,9 @@ from penstock.http2.client.client_connection import (
     Outcome,
     Piece,
 )
-from penstock.http2.client.response_heads import UNAVAILABLE, encode_request
 from penstock.http2.client.tls_end import TlsEnd
-from penstock.http2.messages import metadata_in, metadata_out
+from penstock.http2.header_blocks import UNAVAILABLE, encode_request
+from penstock.http2.messages import metadata_in
 from penstock.security.tls import Tls
 
 Metadata = Sequence[tuple[str, str | bytes]]
@@ -158,35 +158,17 @@ class ClientCall:
     def expire(self) -> None:
         self.cancel(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def consumed(self, message: bytes) -> None:
-        """Return a message's bytes to the window of a call that holds them."""
-        with self._channel._lock:
-            self._channel._connection.consumed(self.stream, message)
-        self._channel.flush()
-
 
 class Channel:
     """One connection; made without I/O, then `connect`, then calls, then `close`."""
 
     def __init__(
-        self,
-        address: str,
-        tls: Tls | None = None,
-        *,
-        limits: ClientLimits | None = None,
-        keepalive_s: float | None = None,
+        self, address: str, tls: Tls | None = None, *, limits: ClientLimits | None = None
     ) -> None:
-        """Prepare a connection to `host:port`.
-
-        With `keepalive_s`, a server that is silent for so long while calls are open is pinged;
-        after the same time without an answer, the connection is lost.
-        """
+        """Prepare a connection to `host:port`."""
         self.address = address
         self._host, self._port = address_parts(address)
         self._tls = tls
-        self._keepalive_s = keepalive_s
-        self._heard_s = 0.0
-        self._is_asking = False
         self._connection = ClientConnection(limits)
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -247,41 +229,26 @@ class Channel:
         """Why no more calls can be made; None while they can be made."""
         return self._connection.ending
 
-    @property
-    def is_connecting(self) -> bool:
-        return self._socket is not None and not self._connection.is_ready
-
-    @property
-    def reads_by_itself(self) -> bool:
-        return self._reader is not None
-
     def serve(self, is_done: Callable[[], bool] = lambda: False) -> None:
         """Read in this thread and call handlers until `is_done` or the connection ends."""
         with self._reading:
             while not is_done() and self._read():
                 pass
 
-    def call(
-        self,
-        method: str,
-        handler: Handler,
-        *,
-        timeout_s: float | None = None,
-        metadata: Metadata = (),
-        is_held: bool = False,
-    ) -> ClientCall:
+    def call(self, method: str, handler: Handler, *, timeout_s: float | None = None) -> ClientCall:
         """Start a call, whose head is sent with its first message; `handler` gets its events.
 
-        `is_held`: each message counts against the window until the call's `consumed`. The server
-        knows the deadline, and the reader ends a late call, to the second.
+        The server knows the deadline, and the reader ends a late call, to the second.
         """
-        block = self._block(method, metadata)
+        block = self._blocks.get(method)
+        if block is None:
+            is_tls = self._tls is not None
+            block = self._blocks[method] = request_block(method, self.address, is_tls=is_tls)
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             ending = self._connection.ending
             if ending is None:
                 stream = self._connection.open(block, timeout_s)
-                stream.is_held = is_held
                 call = stream.user = ClientCall(self, stream, handler, deadline_s)
                 return call
         handler.on_end(CallFailed(Outcome(UNAVAILABLE, ending, (), True)))
@@ -325,13 +292,16 @@ class Channel:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def wait(self, is_done: Callable[[], bool], wait: Wait, deadline_s: float | None) -> bool:
+    def wait(
+        self, is_done: Callable[[], bool], deadline_s: float | None, wait: Wait | None = None
+    ) -> bool:
         """Wait for an effect of a handler; False when the deadline is over.
 
-        `wait` waits at most as long as its argument, while another thread reads. Without such a
-        thread, this thread reads.
+        `wait` waits at most as long as its argument, while another thread reads. This thread reads
+        unless the channel has a thread for that.
         """
         if self._reader is not None:
+            assert wait is not None, "this channel's calls are for threads that read themselves"
             if not is_done():
                 wait(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
             return is_done()
@@ -362,15 +332,6 @@ class Channel:
     def _backlog(self, stream: ClientStream) -> int:
         return stream.unsent_bytes + self._connection.unsent_bytes + self._taken_bytes
 
-    def _block(self, method: str, metadata: Metadata) -> bytes:
-        is_tls = self._tls is not None
-        if metadata:
-            return request_block(method, self.address, is_tls=is_tls, metadata=metadata)
-        block = self._blocks.get(method)
-        if block is None:
-            block = self._blocks[method] = request_block(method, self.address, is_tls=is_tls)
-        return block
-
     def _open_socket(self, deadline_s: float) -> None:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         problem: OSError | None = None
@@ -383,7 +344,10 @@ class Channel:
                 opened.connect(address)
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:
-                    self._shake_hands(opened, self._tls)
+                    self._end = TlsEnd(self._tls.client_context(), self._host)
+                    agreed = self._end.shake_hands(opened)
+                    if agreed not in ("h2", None):
+                        raise ConnectionRefusedError(f"the peer speaks {agreed} and not HTTP/2")
                 return
             except OSError as error:
                 opened.close()
@@ -392,12 +356,6 @@ class Channel:
             raise problem or OSError("the host has no address")
         finally:
             problem = None  # Otherwise the error and this frame refer to each other.
-
-    def _shake_hands(self, opened: socket.socket, tls: Tls) -> None:
-        self._end = TlsEnd(tls.client_context(), self._host)
-        agreed = self._end.shake_hands(opened)
-        if agreed not in ("h2", None):
-            raise ConnectionRefusedError(f"the peer speaks {agreed} and not HTTP/2")
 
     def _read(self) -> bool:
         """Read once and call the handlers of received frames; False when the connection is over.
@@ -418,25 +376,19 @@ class Channel:
             return self._lose(self._lost_text(error))
         if not size:
             return self._lose(self._lost_text(None))
-        self._take_in(data)
-        if (fault := self._connection.fault) is not None:
-            return self._lose(f"the server broke a rule of HTTP/2: {fault}")
-        if time.monotonic() >= self._next_tick_s or self._is_asking:
-            self._heard_s, self._is_asking = time.monotonic(), False
-            return self._tick()
-        return True
-
-    def _lost_text(self, error: OSError | None) -> str:
-        is_ready, is_tls = self._connection.is_ready, self._tls is not None
-        return lost_text(error, is_ready=is_ready, is_tls=is_tls)
-
-    def _take_in(self, data: bytes) -> None:
         with self._lock:
             events = self._connection.receive(data)
             if self._waiting_for_room:
                 self._room.notify_all()
         self._dispatch(events)
         self.flush()
+        if (fault := self._connection.fault) is not None:
+            return self._lose(f"the server broke a rule of HTTP/2: {fault}")
+        return self._tick() if time.monotonic() >= self._next_tick_s else True
+
+    def _lost_text(self, error: OSError | None) -> str:
+        is_ready, is_tls = self._connection.is_ready, self._tls is not None
+        return lost_text(error, is_ready=is_ready, is_tls=is_tls)
 
     def _dispatch(self, events: Sequence[Event]) -> None:
         for stream, what in events:
@@ -459,15 +411,6 @@ class Channel:
                 continue
             if call.deadline_s <= now_s:
                 call.expire()
-        if self._keepalive_s is None or not streams:
-            self._heard_s, self._is_asking = now_s, False
-        elif now_s - self._heard_s >= 2 * self._keepalive_s and self._is_asking:
-            return self._lose(f"the server was silent for {now_s - self._heard_s:.0f} s")
-        elif now_s - self._heard_s >= self._keepalive_s and not self._is_asking:
-            self._is_asking = True
-            with self._lock:
-                self._connection.ping()
-            self.flush()
         return True
 
     def _lose(self, problem: str) -> bool:
@@ -574,14 +517,9 @@ def address_parts(address: str) -> tuple[str, str]:
     return host.strip("[]"), port
 
 
-def request_block(method: str, address: str, *, is_tls: bool, metadata: Metadata = ()) -> bytes:
-    return encode_request(
-        method,
-        address,
-        scheme="https" if is_tls else "http",
-        user_agent=_USER_AGENT,
-        metadata=metadata_out(metadata),
-    )
+def request_block(method: str, address: str, *, is_tls: bool) -> bytes:
+    scheme = "https" if is_tls else "http"
+    return encode_request(method, address, scheme=scheme, user_agent=_USER_AGENT)
 
 
 def packed(pieces: list[Piece]) -> list[Piece]:

@@ -23,7 +23,18 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from penstock.http2 import frames
-from penstock.http2.client.response_heads import (
+from penstock.http2.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEAD_SIZE,
+    MESSAGE_HEAD,
+    ConnectionFault,
+    ErrorCode,
+    StreamFault,
+)
+from penstock.http2.header_blocks import (
     CANCELLED,
     INTERNAL,
     NO_TABLE,
@@ -37,19 +48,6 @@ from penstock.http2.client.response_heads import (
     ResponseHead,
     encode_timeout,
 )
-from penstock.http2.frames import (
-    ACK,
-    END_HEADERS,
-    END_STREAM,
-    HAS_PRIORITY,
-    HEAD,
-    HEAD_SIZE,
-    MESSAGE_HEAD,
-    PADDED,
-    ConnectionFault,
-    ErrorCode,
-    StreamFault,
-)
 from penstock.http2.messages import BadMessage, MessageReader
 
 _WINDOW_OF_CONNECTION: Final = 1 << 30
@@ -57,10 +55,6 @@ _ANSWERS_MAX: Final = 1_000
 """Answers to PING and SETTINGS that wait to be sent; a peer that does not read gets no more."""
 _CONTINUATIONS_MAX: Final = 1_000
 _LAST_STREAM_ID: Final = frames.STREAM_ID_BITS - 1
-_U32_SIZE: Final = 4
-_PRIORITY_SIZE: Final = 5
-_PING_SIZE: Final = 8
-_GOAWAY_SIZE: Final = 8
 _FRAME_BYTES_SENT_MAX: Final = 1 << 20
 """A server may allow more, but its other streams should have their turn."""
 
@@ -162,7 +156,6 @@ class ClientConnection:
         self.ending: str | None = None
         """The reason why no more calls can be made here; None while they can."""
         self.fault: ConnectionFault | None = None
-        self.pings_answered = 0
         self._out += (
             frames.PREFACE,
             frames.settings({
@@ -250,10 +243,6 @@ class ClientConnection:
         if not stream.is_over:
             self._give_back(stream)
 
-    def ping(self) -> None:
-        """Ask the server for a sign of life; `pings_answered` counts the answers."""
-        self._out.append(frames.ping(bytes(8)))
-
     def lost(self, problem: str) -> list[Event]:
         self.ending = self.ending or problem
         self._out.clear()
@@ -327,14 +316,13 @@ class ClientConnection:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which is switched off")
         if kind not in (frames.SETTINGS, frames.PING, frames.GOAWAY):
             return  # A PRIORITY, or a frame of a later standard.
-        if stream_id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"frame {kind} on stream {stream_id}")
+        frames.check_control(kind, flags, stream_id, payload)
         if kind == frames.SETTINGS:
             self._on_settings(flags, payload)
-        elif kind == frames.PING:
-            self._on_ping(flags, payload)
-        else:
+        elif kind == frames.GOAWAY:
             self._on_goaway(payload, events)
+        elif not flags & ACK:
+            self._answer(frames.ping(payload, is_answer=True))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
         size = len(payload)
@@ -354,8 +342,8 @@ class ClientConnection:
         stream.taken_bytes += size
         if stream.allowed_bytes < 0:
             raise StreamFault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "more than the window")
-        if flags & PADDED:
-            payload = _unpadded(payload)
+        if flags & frames.PADDED:
+            payload = frames.unpadded(flags, payload)
         if stream.head is None:
             raise StreamFault(stream_id, ErrorCode.PROTOCOL_ERROR, "DATA before HEADERS")
         for message in self._messages(stream, payload):
@@ -388,12 +376,7 @@ class ClientConnection:
             stream.taken_bytes -= size
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        if flags & PADDED:
-            payload = _unpadded(payload)
-        if flags & HAS_PRIORITY:
-            if len(payload) < _PRIORITY_SIZE:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a priority cut off")
-            payload = payload[_PRIORITY_SIZE:]
+        payload, _ = frames.fragment(flags, payload)
         if flags & END_HEADERS:
             self._on_block(flags, stream_id, payload, events)
         else:
@@ -432,7 +415,7 @@ class ClientConnection:
             events.append(self._answered(stream, _outcome(stream, stream.head, head)))
 
     def _on_rst_stream(self, stream_id: int, payload: bytes, events: list[Event]) -> None:
-        code = _error_code(_u32(payload, "RST_STREAM"))
+        code = _error_code(frames.word(payload, "RST_STREAM"))
         stream = self._streams.get(stream_id)
         if stream is None:
             self._check_was_open(stream_id, "RST_STREAM")
@@ -444,7 +427,7 @@ class ClientConnection:
         )
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
-        increment = _u32(payload, "WINDOW_UPDATE") & frames.STREAM_ID_BITS
+        increment = frames.word(payload, "WINDOW_UPDATE") & frames.STREAM_ID_BITS
         if stream_id:
             stream = self._streams.get(stream_id)
             if stream is None:
@@ -467,13 +450,16 @@ class ClientConnection:
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
         if flags & ACK:
-            if payload:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an answer to SETTINGS with any")
             self._decoder.forbid_table()
             return
         for name, value in frames.settings_in(payload):
             if name == frames.INITIAL_WINDOW_SIZE:
-                self._move_windows(value)
+                for stream in self._streams.values():
+                    stream.window += value - self._initial_window
+                    if stream.window > frames.WINDOW_MAX:
+                        text = "the window overflows"
+                        raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, text)
+                self._initial_window = value
             elif name == frames.MAX_FRAME_SIZE:
                 self._frame_bytes = min(value, _FRAME_BYTES_SENT_MAX)
             elif name == frames.MAX_CONCURRENT_STREAMS:
@@ -483,24 +469,7 @@ class ClientConnection:
         self._begin_waiting()
         self._push_all()
 
-    def _move_windows(self, initial: int) -> None:
-        for stream in self._streams.values():
-            stream.window += initial - self._initial_window
-            if stream.window > frames.WINDOW_MAX:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the window overflows")
-        self._initial_window = initial
-
-    def _on_ping(self, flags: int, payload: bytes) -> None:
-        if len(payload) != _PING_SIZE:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
-        if flags & ACK:
-            self.pings_answered += 1
-        else:
-            self._answer(frames.ping(payload, is_answer=True))
-
     def _on_goaway(self, payload: bytes, events: list[Event]) -> None:
-        if len(payload) < _GOAWAY_SIZE:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY cut off")
         last_id = int.from_bytes(payload[:4]) & frames.STREAM_ID_BITS
         code = _error_code(int.from_bytes(payload[4:8]))
         text = payload[8:].decode("utf-8", "replace")
@@ -526,19 +495,11 @@ class ClientConnection:
         stream.window = self._initial_window
         stream.allowed_bytes = self._limits.stream_window_bytes
         self._streams[stream.id] = stream
-        self._out_block(stream)
+        # Our blocks use no dynamic table, but a peer that forbids it expects an announcement.
+        block = NO_TABLE + stream.block if stream.id == 1 else stream.block
+        self._out += frames.block_frames(stream.id, 0, block, self._frame_bytes)
         if stream.unsent_bytes or stream.is_ended:
             self._push(stream)
-
-    def _out_block(self, stream: ClientStream) -> None:
-        kind, flags, block = frames.HEADERS, 0, stream.block
-        if stream.id == 1:
-            # Our blocks use no dynamic table, but a peer that forbids it expects an announcement.
-            block = NO_TABLE + block
-        while len(block) > self._frame_bytes:
-            self._out.append(frames.frame(kind, flags, stream.id, block[: self._frame_bytes]))
-            kind, block = frames.CONTINUATION, block[self._frame_bytes :]
-        self._out.append(frames.frame(kind, END_HEADERS, stream.id, block))
 
     def _begin_waiting(self) -> None:
         while self._waiting and len(self._streams) < self._streams_max:
@@ -625,18 +586,6 @@ def _outcome(stream: ClientStream, first: ResponseHead, last: ResponseHead) -> O
     if last.status == OK and not stream.reader.is_between:
         return Outcome(INTERNAL, "the stream ended within a message", last.metadata)
     return Outcome(last.status, last.message, last.metadata)
-
-
-def _unpadded(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
-    return payload[1 : len(payload) - payload[0]]
-
-
-def _u32(payload: bytes, what: str) -> int:
-    if len(payload) != _U32_SIZE:
-        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes")
-    return int.from_bytes(payload)
 
 
 def _error_code(number: int) -> ErrorCode:
