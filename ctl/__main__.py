@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     asked = arguments[0] if arguments else ""
     if asked in {"-h", "--help"}:
-        sys.stdout.write(f"{_usage()}\n")
+        lines = "\n".join(f"  {name:<8}  {each.purpose}" for name, each in PROGRAMS.items())
+        sys.stdout.write(f"usage: penstock PROGRAM [ARGUMENT …]\n\n{lines}\n\n")
+        sys.stdout.write("`penstock PROGRAM --help`: more\n")
         return command.DONE
     if asked in {"-V", "--version"}:
         sys.stdout.write(f"penstock {__version__}\n")
@@ -60,13 +62,6 @@ def _run(arguments: list[str]) -> int:
         )
     code: int = importlib.import_module(PROGRAMS[asked].module).main(arguments[1:])
     return code
-
-
-def _usage() -> str:
-    lines = [f"  {name:<8}  {program.purpose}" for name, program in PROGRAMS.items()]
-    return "\n".join(
-        ["usage: penstock PROGRAM [ARGUMENT …]", "", *lines, "", "`penstock PROGRAM --help`: more"]
-    )
 
 
 if __name__ == "__main__":

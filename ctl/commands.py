@@ -37,8 +37,6 @@ from penstock.node.output import add_output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code as `penstock.node.command` defines."""
-
     def body() -> int:
         translated = compat.in_our_words(sys.argv[1:] if argv is None else argv)
         ours, notes = translated or (argv, ())

@@ -90,25 +90,18 @@ def in_our_words(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
             f"use one of {', '.join(COMMANDS)}",
             Code.COMMAND_INVALID,
         )
-    made, notes = [command], []
-    if command in ("pumps", "drainers"):
-        made.append("--in-log-form")
+    made, notes = [command, *["--in-log-form"] * (command in ("pumps", "drainers"))], []
     for flag, value in given.items():
-        if flag in (*_ANYWHERE, *COMMANDS[command]):
-            made += _in_ours(command, flag, value)
-        else:
+        if flag not in (*_ANYWHERE, *COMMANDS[command]):
             notes.append(f"-{flag} has no meaning for {command}: ignored")
+        elif flag == "pd-urls":
+            made += [f"--etcd-urls={value}"]
+            made += [f"--pd-address={value}"] if command in _TO_PD else []
+        elif flag in _SWITCHES:
+            made += [f"--{flag}"] if is_true(value) else []
+        elif value or flag not in _ANYWHERE:  # Without a value a TLS file is not set.
+            made.append(f"--{flag}={value}")
     return made, notes
-
-
-def _in_ours(command: str, flag: str, value: str) -> list[str]:
-    if flag == "pd-urls":
-        pd = [f"--pd-address={value}"] if command in _TO_PD else []
-        return [f"--etcd-urls={value}", *pd]
-    if flag in _SWITCHES:
-        return [f"--{flag}"] if is_true(value) else []
-    # Without a value a TLS file is not set.
-    return [f"--{flag}={value}"] if value or flag not in _ANYWHERE else []
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -175,15 +175,12 @@ def _sealed_end(files: Files, path: Path, number: int | None) -> tuple[int | Non
         return None, True
     successor = path.with_name(segment_name(number + 1))
     if not successor.exists():
-        return None, not _later_exists(path, number)
+        later = any((_number(other) or 0) > number for other in path.parent.iterdir())
+        return None, not later
     try:
         return open_segment(files, successor, number + 1).previous_end, False
     except (Corrupt, NeedsOperator):  # Reported when its turn comes.
         return None, False
-
-
-def _later_exists(path: Path, number: int) -> bool:
-    return any((_number(other) or 0) > number for other in path.parent.iterdir())
 
 
 def _likely_seed(file: File, head: bytes) -> int | None:

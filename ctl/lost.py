@@ -140,7 +140,6 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
-    """Raise `NeedsOperator` if another disk has the data to be given up."""
     if copies:
         names = ", ".join(copies)
         raise NeedsOperator(
@@ -226,7 +225,6 @@ class _Report:
 def _refuse_more_than_accepted(
     received: Sequence[_Received], after_ts: int, known: LostPump | None
 ) -> None:
-    """Raise `NeedsOperator` when a Drainer would lose more than the operator accepts."""
     least = min(received, key=lambda each: each.ts, default=None)
     if least is not None and least.ts < after_ts:
         raise NeedsOperator(

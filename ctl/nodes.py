@@ -272,7 +272,6 @@ def _timestamp(arguments: argparse.Namespace) -> int:
 
 
 def now_ts(arguments: argparse.Namespace) -> int:
-    """Return a timestamp of the cluster; raise `Retryable` if none can be allocated."""
     connection, tls = (
         etcd.connect(arguments.etcd_urls, tls=etcd_tls_of(arguments)),
         tls_of(arguments),

@@ -108,7 +108,6 @@ def retire(arguments: argparse.Namespace, registry: Registry, status: NodeStatus
 
 
 def _refuse_unknown(name: str, word: LastWord | None) -> None:
-    """Raise `NeedsOperator` if it is unknown which binlogs a dead Pump holds."""
     start = f"start {name} again with its data-dir, then: penstock ctl offline-pump {name}"
     if word is None:
         raise NeedsOperator(

@@ -204,7 +204,6 @@ def build_pipeline(
     fetching: Fetching | None = None,
     catch_up: CatchUp | None = None,
 ) -> Pipeline:
-    """Build the pipeline from the feed to the downstream, from `progress`'s checkpoint on."""
     checkpoint, schemas = progress.checkpoint, schema.tracker
     selection = selection_of(config, schemas)
     sink = components.sink
@@ -250,7 +249,6 @@ def build_pipeline(
 
 
 def _batch_bytes_max(config: DrainerConfig, sink: Sink) -> int:
-    """Return the batch limit in bytes: the setting, or the downstream's limit if lower."""
     asked, bound = config.batch_bytes_max, sink.batch_bytes_max
     if not 0 < bound < asked:
         return asked
@@ -327,7 +325,6 @@ def _of_tables(
 async def starting_point(
     config: DrainerConfig, components: Components, source: JobSource, stop: asyncio.Event
 ) -> Checkpoint:
-    """Return the checkpoint to resume from; on a fresh downstream, the configured start."""
     load = components.thread.call(components.sink.load_checkpoint)
     found = await unless_stopped(load, stop)
     await check_not_behind(config, components, found, stop)

@@ -177,7 +177,6 @@ async def _start_spark(
     tls: Tls | None,
     stack: AsyncExitStack,
 ) -> tuple[Dispatcher, int]:
-    """Start the resident job in the background, as that takes seconds."""
     spark = config.spark
     settings = SparkSettings(
         work_dir=home.spark_dir,
@@ -235,7 +234,6 @@ def protected_schemas(config: DrainerConfig) -> set[str]:
 
 
 def compiled(config: DrainerConfig) -> Rules:
-    """Compile filters and routes; raise `NeedsOperator` for an invalid rule."""
     return Rules(
         config.syncer.added_to(config.filter),
         lists=[config.syncer.lists()],

@@ -78,7 +78,6 @@ each takes -o json, too
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command and return the exit code; raise errors for `penstock.node.command`."""
     form, arguments = take_output(argv)
     verb, *rest = arguments or ("",)
     if verb in ("--help", "-h", "help"):
@@ -90,7 +89,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Run one command; return its output as lines, and as data for programs."""
     if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
         raise NeedsOperator(
             f"unknown command: penstock drainer ddl {' '.join((verb, *rest))}",
@@ -258,12 +256,10 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
 
 
 def _all(state: _DownstreamState, now: Checkpoint) -> Mapping[int, Override]:
-    """Return all overrides, from the checkpoint or from an older version's storage."""
     return (now.overrides or {}) if now.has_all_overrides else state.overrides
 
 
 def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
-    """Raise `_Busy` while the active Drainer runs a DDL that it might have to run again."""
     if state.writer and now.ddl_intent_ts > now.commit_ts:
         raise _Busy(
             f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
@@ -306,7 +302,6 @@ def _by_whom(state: _DownstreamState) -> str:
 
 
 def _tried(state: _DownstreamState, job: DdlJob, override: Override) -> Tracked | None:
-    """Track a DDL under an override; raise errors that would stop the Drainer again."""
     tracker = state.tracker(job.finished_ts)
     tracked = tracker.track(job, override)
     return None if tracker.blind_ts == override.commit_ts else tracked
@@ -460,7 +455,6 @@ def _line(job: DdlJob) -> str:
 
 
 def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
-    """Return the remediations for the next DDL, at which a stopped Drainer stands."""
     ts, change = job.finished_ts, None
     try:
         change = tracker.copy().track(job, Override(commit_ts=ts, verb=TRACK)).change

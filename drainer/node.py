@@ -94,7 +94,6 @@ async def run(config: DrainerConfig, stop: asyncio.Event) -> None:
 
 
 async def _record_stop(components: Components, front: Front, error: NeedsOperator) -> None:
-    """Record in etcd why this Drainer ends and the remediations, if etcd is available."""
     record = DrainerStop(
         node_id=front.node_id,
         made=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -100,7 +100,6 @@ def pump_metrics(pumps: Pumps) -> Iterator[Metric]:
 
 
 def skipped_metrics(totals: Totals) -> Iterator[Metric]:
-    """Yield skipped changes by cause and table, since the downstream began."""
     for kind, (about, *labels) in _SKIPPED.items():
         name = f"{OWN}_{kind}{'' if kind == CONVERTED else '_left_out'}"
         family = CounterMetricFamily(name, about, labels=labels)
@@ -111,7 +110,6 @@ def skipped_metrics(totals: Totals) -> Iterator[Metric]:
 
 
 def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
-    """Yield TiDB-Binlog's counts and distributions, under its names."""
     counters = pumps.counters
     yield _counts("ddl_jobs_total", "DDL jobs that were run or tracked.", {(): counters.ddl})
     yield _counts("error_count", "Streams of Pumps that broke.", _labelled(counters.errors), "type")
@@ -232,7 +230,6 @@ class Pages:
         return _json(page)
 
     def _is_synced(self) -> bool:
-        """Return whether the downstream has everything and has been idle for a while."""
         quiet_s = time.monotonic() - self.progress().changed_s
         return quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S
 

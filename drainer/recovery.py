@@ -59,7 +59,6 @@ class Replay:
         self._rules = rules
 
     def take(self) -> Merged | None:
-        """Return the next run; None at the end."""
         run = next(self._runs, None)
         if run is None:
             self.is_out = True
@@ -73,7 +72,6 @@ class Replay:
         return self._pumps
 
     async def fetch_job(self, step: DdlStep) -> DdlJob:
-        """Return the job of a DDL; raise `EndsAtDdl` when the log lacks it."""
         job = self._jobs.get(step.job_id)
         if job is None:
             raise EndsAtDdl(
@@ -102,7 +100,6 @@ class _Logged:
 
 
 def _ends(waits_for: str) -> None:
-    """Raise `EndsAtDdl` instead of waiting."""
     if waits_for:
         raise EndsAtDdl(
             f"the relay log has no job that {waits_for}", code=Code.CHECKPOINT_INCONSISTENT

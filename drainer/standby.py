@@ -122,7 +122,6 @@ class StandbyRole:
         """Do nothing: a standby merges nothing."""
 
     def pause(self, asked: str) -> None:
-        """End the process."""
         self._check(asked)
         self.ended.set()
 
@@ -131,7 +130,6 @@ class StandbyRole:
         self.pause(asked)
 
     async def hand_over(self, asked: str) -> Sequence[str]:
-        """Raise `NeedsOperator`: a standby has nothing to hand over."""
         self._check(asked)
         raise NeedsOperator(
             f"drainer {asked} is a standby of {self.active.node_id}",

@@ -23,7 +23,6 @@ ADDRESS = "127.0.0.1:9252"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until asked to stop; return the exit code as `penstock.node.command` defines."""
     return command.run(PROG, lambda: _run(argv), extra="console")
 
 
@@ -37,7 +36,6 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def load(argv: Sequence[str] | None) -> tuple[argparse.Namespace, str]:
-    """Return arguments and token; raise `NeedsOperator` if either is invalid."""
     from ctl.console.access import TOKEN_VARIABLE, read_token
     from ctl.nodes import DEFAULT_ETCD
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ctl.console.cluster_state import ClusterState, DrainerNode, PumpNode
+from ctl.console.cluster_state import ClusterState
 from ctl.nodes import Cluster, known_node, tls_of
 from ctl.steering import begin_ending, begin_hand_over
 from penstock.cluster.node_registry import NodeKind
@@ -57,7 +57,7 @@ class Access:
         """An empty `token` means none; `clock` must be monotonic."""
         self._token = token.encode()
         self._clock = clock
-        self._sessions: dict[str, Login] = {}
+        self.sessions: dict[str, Login] = {}
 
     @property
     def has_token(self) -> bool:
@@ -69,18 +69,15 @@ class Access:
         if not self._token or not hmac.compare_digest(shown, self._token):
             return None
         now_s = self._clock()
-        live = [each for each in self._sessions.values() if each.until_s > now_s]
+        live = [each for each in self.sessions.values() if each.until_s > now_s]
         made = Login(secrets.token_urlsafe(32), secrets.token_urlsafe(32), now_s + SESSION_S)
-        self._sessions = {each.name: each for each in [*live[1 - _SESSIONS_MAX :], made]}
+        self.sessions = {each.name: each for each in [*live[1 - _SESSIONS_MAX :], made]}
         return made
 
     def session(self, name: str) -> Login | None:
         """Return the session of that name, or None once it has expired."""
-        found = self._sessions.get(name)
+        found = self.sessions.get(name)
         return found if found is not None and found.until_s > self._clock() else None
-
-    def log_out(self, session: Login) -> None:
-        self._sessions.pop(session.name, None)
 
 
 def is_of(session: Login, csrf: str) -> bool:
@@ -148,15 +145,39 @@ class Offer(NamedTuple):
 
 def offers(state: ClusterState) -> Iterator[Offer]:
     online = [pump for pump in state.pumps if pump.word == "online"]
+    others = _where_writers_go(len(online) - 1)
     for pump in online:
-        yield Offer(PAUSE_PUMP, pump.name, tuple(_of_pausing_pump(pump, len(online) - 1)))
-        yield Offer(OFFLINE_PUMP, pump.name, tuple(_of_offline_pump(len(online) - 1)))
+        pausing = (
+            f"The process of Pump {pump.name} ends, with all that it holds on its disk.",
+            others,
+            "Every Drainer waits for it: nothing goes downstream until it is started again."
+            f" {_BY_HAND}",
+        )
+        yield Offer(PAUSE_PUMP, pump.name, pausing)
+        leaving = (
+            "It takes no new transactions, and stays until every Drainer has all that it holds.",
+            "Then it leaves the cluster, and its process ends. Started again, it joins as before.",
+            others,
+            "A Drainer that does not run holds it up; nothing is given up for that.",
+        )
+        yield Offer(OFFLINE_PUMP, pump.name, leaving)
     for drainer in state.drainers:
         if drainer.word != "online":
             continue
-        yield Offer(PAUSE_DRAINER, drainer.name, tuple(_of_pausing_drainer(drainer)))
-        if drainer.standbys:
-            yield Offer(HAND_OVER, drainer.name, tuple(_of_hand_over(drainer)))
+        name, standbys = drainer.name, " or ".join(drainer.standbys)
+        next_ = f"The downstream stands still until it is started again. {_BY_HAND}"
+        pausing = (
+            f"Drainer {name} commits the current batch, and its process ends.",
+            f"{standbys} takes its place." if standbys else next_,
+            "Pumps keep all that it has not got yet; their disks fill meanwhile.",
+        )
+        yield Offer(PAUSE_DRAINER, name, pausing)
+        if standbys:
+            changing = (
+                f"Drainer {name} commits the current batch, and is on standby.",
+                f"{standbys} writes in its place, from the same checkpoint.",
+            )
+            yield Offer(HAND_OVER, name, changing)
 
 
 def begin(offer: Offer, arguments: argparse.Namespace) -> str:
@@ -181,35 +202,6 @@ def find(state: ClusterState, verb: str, node_id: str) -> Offer:
         "look at the page again: states change",
         Code.NODE_STATE,
     )
-
-
-def _of_pausing_pump(pump: PumpNode, others: int) -> Iterator[str]:
-    yield f"The process of Pump {pump.name} ends, with all that it holds on its disk."
-    yield _where_writers_go(others)
-    yield (
-        f"Every Drainer waits for it: nothing goes downstream until it is started again. {_BY_HAND}"
-    )
-
-
-def _of_offline_pump(others: int) -> Iterator[str]:
-    yield "It takes no new transactions, and stays until every Drainer has all that it holds."
-    yield "Then it leaves the cluster, and its process ends. Started again, it joins as before."
-    yield _where_writers_go(others)
-    yield "A Drainer that does not run holds it up; nothing is given up for that."
-
-
-def _of_pausing_drainer(drainer: DrainerNode) -> Iterator[str]:
-    yield f"Drainer {drainer.name} commits the current batch, and its process ends."
-    if drainer.standbys:
-        yield f"{' or '.join(drainer.standbys)} takes its place."
-    else:
-        yield f"The downstream stands still until it is started again. {_BY_HAND}"
-    yield "Pumps keep all that it has not got yet; their disks fill meanwhile."
-
-
-def _of_hand_over(drainer: DrainerNode) -> Iterator[str]:
-    yield f"Drainer {drainer.name} commits the current batch, and is on standby."
-    yield f"{' or '.join(drainer.standbys)} writes in its place, from the same checkpoint."
 
 
 def _where_writers_go(others: int) -> str:

@@ -13,11 +13,12 @@ Above 500 lines, because a node's view and its concerns come from the same facts
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from ctl.console import wording
 from ctl.console.observation import (
@@ -247,8 +248,7 @@ def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterSt
     return replace(state, concerns=concerns)
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(NamedTuple):
     """The first impression of a node: its entry in etcd, and whether it answers."""
 
     level: Level
@@ -302,9 +302,7 @@ def _pump(node: NodeStatus, seen: Observation, rate: _Rate) -> PumpNode:
     return PumpNode(
         name=node.node_id,
         address=node.host,
-        level=look.level,
-        word=look.word,
-        why=look.why,
+        **look._asdict(),
         leads_oracle=truth(_facts_now(look, answer), "leads_oracle"),
         binlogs_per_s=rate(PUMP, node.node_id, "binlogs_written"),
         bytes_per_s=rate(PUMP, node.node_id, "storage_appended_bytes"),
@@ -331,16 +329,14 @@ def _drainers(listing: Listing, seen: Observation, rate: _Rate) -> Iterator[Drai
         look = _look(node, answer, seen.now_s)
         facts = _facts_now(look, answer)
         stop = None if look.level is Level.FINE else stops.get(name)
-        if stop is not None and not _is_last_word(stop, node):
+        if stop is not None and physical_ms(node.update_ts) / 1000 > _until_s(stop):
             stop = None
         if stop is not None:
             look = _Look(Level.ACT, "stopped", stop.problem)
         yield DrainerNode(
             name=name,
             address=node.host,
-            level=look.level,
-            word=look.word,
-            why=look.why,
+            **look._asdict(),
             lag_s=drainer_lag_s(facts),
             rows_per_s=rate(DRAINER, name, "rows"),
             transactions_per_s=rate(DRAINER, name, "transactions"),
@@ -351,33 +347,32 @@ def _drainers(listing: Listing, seen: Observation, rate: _Rate) -> Iterator[Drai
             held_by=text(facts, "held_by"),
             held_s=number(facts, "low_water_held_s"),
             remedy=text(facts, "held_by_remedy"),
-            streams=[_stream(each) for each in listed(facts, "pumps")],
+            streams=[
+                PumpAtMerge(
+                    pump=text(each, "node_id"),
+                    condition=text(each, "condition"),
+                    summary=text(each, "summary"),
+                    lag_s=number(each, "lag_s"),
+                    holds=truth(each, "holds_low_water"),
+                )
+                for each in listed(facts, "pumps")
+            ],
             standbys=[each.node_id for each in listing.standbys if each.active == name],
             stop=stop,
         )
 
 
-def _is_last_word(stop: DrainerStop, node: NodeStatus) -> bool:
+def _until_s(stop: DrainerStop) -> float:
+    """Return when the last heartbeat before a stop was written at the latest."""
     try:
-        made_s = datetime.fromisoformat(stop.made).timestamp()
+        return datetime.fromisoformat(stop.made).timestamp() + _LAST_HEARTBEAT_S
     except (ValueError, OverflowError):
-        return True
-    return physical_ms(node.update_ts) / 1000 <= made_s + _LAST_HEARTBEAT_S
+        return math.inf
 
 
 def _unless_nothing(facts: Facts, name: str) -> str:
     found = text(facts, name)
     return "" if found in _NOTHING else found
-
-
-def _stream(facts: Facts) -> PumpAtMerge:
-    return PumpAtMerge(
-        pump=text(facts, "node_id"),
-        condition=text(facts, "condition"),
-        summary=text(facts, "summary"),
-        lag_s=number(facts, "lag_s"),
-        holds=truth(facts, "holds_low_water"),
-    )
 
 
 def _source(entry: SourceEntry, seen: Observation, rate: _Rate) -> SourceNode:
@@ -387,9 +382,7 @@ def _source(entry: SourceEntry, seen: Observation, rate: _Rate) -> SourceNode:
     look = _look_of_source(entry, answer, seen.now_s)
     return SourceNode(
         name=entry.source_id,
-        level=look.level,
-        word=look.word,
-        why=look.why,
+        **look._asdict(),
         server=text(facts, "server") or text(entry.checkpoint, "server"),
         owner=entry.owner,
         behind_s=number(facts, "seconds_behind") if look.level < Level.WATCH else None,
@@ -586,19 +579,15 @@ def _skipped(seen: Observation) -> Iterator[Skipped]:
         if kind == SOURCE:
             for table, about in within(facts, "left_out").items():
                 if isinstance(about, dict):
-                    yield _of_source(node, str(table), about)
-
-
-def _of_source(node: str, table: str, facts: Facts) -> Skipped:
-    whole = truth(facts, "is_whole")
-    return Skipped(
-        node=node,
-        name=table,
-        cause="skip-table" if whole else "skip",
-        kind="rows",
-        count=timestamp(facts, "rows"),
-        note=f"nothing is followed since {text(facts, 'since')}" if whole else "",
-    )
+                    whole = truth(about, "is_whole")
+                    yield Skipped(
+                        node=node,
+                        name=str(table),
+                        cause="skip-table" if whole else "skip",
+                        kind="rows",
+                        count=timestamp(about, "rows"),
+                        note=f"nothing is followed since {text(about, 'since')}" if whole else "",
+                    )
 
 
 def _problems(seen: Observation) -> list[NodeProblem]:

@@ -34,14 +34,7 @@ from markupsafe import Markup, escape
 
 from ctl.console import wording
 from ctl.console.access import Offer
-from ctl.console.cluster_state import (
-    ClusterState,
-    DrainerNode,
-    Level,
-    PumpAtMerge,
-    PumpNode,
-    Skipped,
-)
+from ctl.console.cluster_state import ClusterState, Level, PumpNode, Skipped
 from ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM, Chronicle
 from penstock import __version__
 
@@ -50,7 +43,6 @@ _NO_CHARACTER: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\u
 
 
 def draw(template: str, macro: str, /, **values: object) -> Markup:
-    """Return the output of a macro of a template."""
     module = _ENVIRONMENT.get_template(f"{template}.html").module
     return Markup(getattr(module, macro)(**values))
 
@@ -64,7 +56,6 @@ def _clean(value: object) -> object:
 
 
 def _decision(choice: str) -> tuple[str, str]:
-    """Return the command of a choice, or nothing, and its meaning."""
     found = _CHOICE.fullmatch(choice)
     return (found[1] or found[3], found[2] or found[4]) if found else ("", choice)
 
@@ -285,17 +276,19 @@ def _merged(state: ClusterState) -> Iterable[_Pipe]:
     for row, drainer in enumerate(state.drainers):
         streams = {stream.pump: stream for stream in drainer.streams}
         for index, pump in enumerate(state.pumps):
-            style = _style(streams.get(pump.name), drainer)
+            stream = streams.get(pump.name)
+            if (
+                stream is None
+                or stream.condition in ("dead", "stopped")
+                or drainer.level >= Level.WATCH
+            ):
+                style = "broken"
+            elif stream.condition == "ok" and not (stream.holds and drainer.held_by):
+                style = "flowing"
+            else:
+                style = "holding"
             begin = _middle(index, len(state.pumps))
             yield _Pipe(begin, _middle(row, len(state.drainers)), style, pump.bytes_per_s)
-
-
-def _style(stream: PumpAtMerge | None, drainer: DrainerNode) -> str:
-    if stream is None or drainer.level >= Level.WATCH or stream.condition in ("dead", "stopped"):
-        return "broken"
-    if stream.holds and drainer.held_by:
-        return "holding"
-    return "flowing" if stream.condition == "ok" else "holding"
 
 
 def _straight(state: ClusterState) -> Iterable[_Pipe]:

@@ -199,7 +199,6 @@ class Poller:
 
 
 def _own(name: str, facts: Facts) -> Facts:
-    """Return the facts if they are about that node; otherwise raise `NeedsOperator`."""
     said = facts.get("node_id", facts.get("source"))
     if said != name:
         raise NeedsOperator(

@@ -116,7 +116,7 @@ class Console:
                 web.get("/", self._page),
                 web.get("/live", self._live),
                 web.get("/static/{name}", _static),
-                web.get("/login", self._login_form),
+                web.get("/login", self._login),
                 web.post("/login", self._login),
                 web.post("/logout", self._logout),
                 web.get("/do/{verb}/{node}", self._confirm),
@@ -135,7 +135,6 @@ class Console:
             await asyncio.sleep(_BETWEEN_S)
 
     async def close(self) -> None:
-        """Notify the viewers that the console is closing."""
         async with self._turn:
             self._is_ending = True
             self._turn.notify_all()
@@ -203,12 +202,15 @@ class Console:
             return Viewer(can_log_in=self._access.has_token)
         return Viewer(may_act=True, csrf=session.csrf)
 
-    async def _login_form(self, request: web.Request) -> web.StreamResponse:
-        self._refuse_without_token()
-        return _html(page.login())
-
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        self._refuse_without_token()
+        if not self._access.has_token:
+            raise _Refused(
+                404,
+                "This console is read-only",
+                "Started with --token-file FILE it takes the safe verbs of penstock ctl.",
+            )
+        if request.method != "POST":
+            return _html(page.login())
         session = self._access.log_in(str((await request.post()).get("token", "")))
         if session is None:
             log.warning("a wrong token from %s", request.remote)
@@ -223,7 +225,7 @@ class Console:
         return answer
 
     async def _logout(self, request: web.Request) -> web.StreamResponse:
-        self._access.log_out(await self._acting(request))
+        self._access.sessions.pop((await self._acting(request)).name, None)
         answer = _to_the_page()
         answer.del_cookie(COOKIE, httponly=True, samesite="Strict", secure=request.secure)
         return answer
@@ -257,14 +259,6 @@ class Console:
         if session is None or not is_of(session, str(form.get("csrf", ""))):
             raise _Refused(403, "This needs a session of this console", "Log in, and try again.")
         return session
-
-    def _refuse_without_token(self) -> None:
-        if not self._access.has_token:
-            raise _Refused(
-                404,
-                "This console is read-only",
-                "Started with --token-file FILE it takes the safe verbs of penstock ctl.",
-            )
 
     # Checks on every request.
 
@@ -331,7 +325,6 @@ async def _static(request: web.Request) -> web.StreamResponse:
 
 
 async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) -> None:
-    """Serve until asked to stop; raise `NeedsOperator` if the address is unavailable."""
     host, _, port = arguments.addr.rpartition(":")
     host = host.strip("[]")
     tls, allowed = tls_of(arguments), frozenset(arguments.cert_allowed_cn)

@@ -85,7 +85,6 @@ class Services:
             server.add_generic_rpc_handlers((handler,))
 
     async def notify(self, request: Any, context: Any) -> cistern_pb2.NotifyResp:
-        """Return once every Pump in the registry takes part in the merge."""
         try:
             await self._role.refresh()
         except PenstockError as error:
@@ -108,7 +107,6 @@ class Services:
         return self._role.status()
 
     async def pause(self, request: Any, context: Any) -> penstock_pb2.PauseReply:
-        """Start to pause; the process ends once work in progress is committed."""
         try:
             self._role.pause(request.node_id)
         except PenstockError as error:
@@ -133,7 +131,6 @@ class Services:
 
 
 def build_server(security: Security) -> Any:
-    """Return a `grpc.aio` server, not bound and not started."""
     return grpc.aio.server(
         interceptors=security.interceptors(),
         options=[
@@ -150,7 +147,6 @@ def build_server(security: Security) -> Any:
 
 
 def listen(server: Any, address: str, security: Security) -> int:
-    """Bind `address` and return the port; `NeedsOperator` when that is impossible."""
     try:
         return security.add_port(server, address)
     except RuntimeError as error:

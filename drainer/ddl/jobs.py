@@ -105,7 +105,6 @@ class TidbJobs:
         return PackedJobs([data for _, data in packed])
 
     def mark_of(self, job: DdlJob) -> int:
-        """Return a job's schema version."""
         return job.schema_version
 
     def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
@@ -256,7 +255,6 @@ class EtcdJobs:
         return sorted(found, key=lambda job: job.schema_version)
 
     def mark_of(self, job: DdlJob) -> int:
-        """Return the etcd revision at which a job was recorded."""
         return self._history.revision_of(job.id)
 
     def check_settled(self) -> None:

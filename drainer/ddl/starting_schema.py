@@ -270,7 +270,6 @@ def _check_version(
     made: dict[int, Override],
     jobs: Sequence[DdlJob],
 ) -> None:
-    """Raise NeedsOperator unless the tracker is at the checkpoint's schema version."""
     if not _differs(tracker, checkpoint):
         return
     finished = {job.finished_ts for job in jobs}

@@ -126,7 +126,6 @@ class SkippedTotals:
 
 
 def total(totals: Totals, kind: str, *causes: str) -> int:
-    """Return the total of a kind, of these causes or of all causes."""
     wanted = (n for each, n in totals.items() if each.kind == kind)
     if causes:
         wanted = (n for e, n in totals.items() if e.kind == kind and e.cause in causes)
@@ -134,7 +133,6 @@ def total(totals: Totals, kind: str, *causes: str) -> int:
 
 
 def lines(totals: Totals) -> list[str]:
-    """Return one line for each count, in a fixed order."""
     return [
         f"{each.cause}: {count} {each.kind}{' of ' + each.name if each.name else ''}"
         for each, count in _in_order(totals)

@@ -9,7 +9,6 @@ from penstock.node import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Restore as configured; return the exit code as `penstock.node.command` defines."""
     return command.run("penstock reparo", lambda: _run(argv), extra="drainer")
 
 

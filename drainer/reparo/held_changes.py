@@ -80,7 +80,6 @@ class HeldChanges:
         return None if self.savepoint is None else self.savepoint.checkpoint.commit_ts
 
     def check_stop(self, stop_ts: int) -> None:
-        """Raise `NeedsOperator` if the savepoint says that the files do not reach the stop."""
         if self._reaches_ts is not None and stop_ts > self._reaches_ts:
             raise NeedsOperator(
                 f"the files in {self.folder} hold everything up to {self._reaches_ts} only, and"
@@ -178,7 +177,6 @@ class HeldChanges:
             check_end(str(path), source, size, ends)
 
     def _check_newest(self, stop_ts: int) -> None:
-        """Check that the files reach the savepoint or, without it, `stop_ts`."""
         saved, last = self.savepoint, self._files[-1]
         if saved is not None and saved.is_of_tidb_binlog:
             return
@@ -212,7 +210,6 @@ class HeldChanges:
         return sum((self.folder / file.name).stat().st_size for file in files)
 
     def records(self, files: list[BinlogFile]) -> Generator[Record]:
-        """Yield the records of these files, each commit_ts once."""
         last_ts = 0
         position = None if self.savepoint is None else self.savepoint.position
         for at, file in enumerate(files):

@@ -91,7 +91,6 @@ class ReparoConfig:
 
     @property
     def stop_ts(self) -> int:
-        """The last commit_ts to restore, 0 for all."""
         if self.stop_datetime:
             return _ts_of("stop-datetime", self.stop_datetime)
         return self.stop_tso
@@ -112,7 +111,6 @@ class ReparoConfig:
         )
 
     def lists(self) -> TableFilter:
-        """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""
         return drainer_list(
             do_dbs=self.replicate_do_db,
             do_tables=self.replicate_do_table,

@@ -87,7 +87,6 @@ def run(config: ReparoConfig) -> str:
 
 
 def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:
-    """Return the target's checkpoint; raise `NeedsOperator` if the stop is before it."""
     found = sink.load_checkpoint()
     if found is None or not (found.commit_ts or found.ddl_intent_ts):
         return Checkpoint(config.after_ts, 0)

@@ -69,7 +69,6 @@ class Prints(Checks):
     def rows(self, batch: Batch, point: Checkpoint) -> None: ...
 
     def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
-        """Iterate over a large transaction so that each change is seen."""
         for _ in slices:
             pass
 
@@ -93,7 +92,6 @@ class Applies(Checks):
         self._sink.save_checkpoint(self._stored(start))
 
     def rows(self, batch: Batch, point: Checkpoint) -> None:
-        """Run a batch's SQL in one transaction with the checkpoint."""
         if self._through_ts < self._start.applying_ts:
             # A Drainer may have left some of it there: upserts remove conflicting rows.
             batch = replace(batch, displaces=True)
@@ -101,8 +99,6 @@ class Applies(Checks):
         self._through_ts = point.commit_ts
 
     def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
-        """Run a large transaction's SQL, slice after slice, in one transaction."""
-
         def statements() -> Generator[Sequence[str | bytes]]:
             for batch in slices:
                 yield self._sql(batch)

@@ -235,11 +235,9 @@ class SchemaTracker:
 
     @property
     def version(self) -> int:
-        """The schema version of the last job followed."""
         return self.catalog.version
 
     def follow(self, job: DdlJob) -> SchemaChange:
-        """Track one job without an override and return its upstream change."""
         return self.track(job).change
 
     def track(self, job: DdlJob, override: Override | None = None) -> Tracked:
@@ -279,7 +277,6 @@ class SchemaTracker:
         return True
 
     def newest(self, table_id: int) -> tuple[int, TableInfo] | None:
-        """Return the version since which a table is read this way, and the table."""
         found = self._versions.get(table_id)
         return None if found is None else (found.since, found.table)
 

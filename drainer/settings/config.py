@@ -245,7 +245,6 @@ class DrainerConfig:
 
     @property
     def accepted_gap_ts(self) -> frozenset[int]:
-        """The commit_ts before which transactions of a source may be missing."""
         return frozenset(map(int, self.accept_gap_commit_ts))
 
     def __post_init__(self) -> None:
@@ -270,7 +269,6 @@ class DrainerConfig:
         self._check_downstream()
 
     def _check_downstream(self) -> None:
-        """Raise `NeedsOperator` for a downstream that is invalid, or invalid with the strategy."""
         target = self.downstream
         has_events, is_lake = target.takes_events, isinstance(target, LakeTarget)
         if has_events != (self.strategy == "events"):

@@ -144,7 +144,6 @@ class ToConfig:
 
 
 def check_db_type(db_type: str) -> None:
-    """Raise `NeedsOperator` for a downstream without a sink."""
     if not db_type or db_type in _TYPES:
         return
     known = f"use {', '.join(_TYPES)}"
@@ -191,7 +190,6 @@ class SyncerConfig:
                 )
 
     def lists(self) -> TableFilter:
-        """Return the filter by name; raise `NeedsOperator` for an invalid pattern."""
         return drainer_list(
             do_dbs=self.replicate_do_db,
             do_tables=self.replicate_do_table,
@@ -286,7 +284,6 @@ def downstream_of(
 
 
 def _named_downstream(sink: str, syncer: SyncerConfig, env: Mapping[str, str]) -> Target:
-    """Return the downstream that `sink` names, or `[syncer.to]`."""
     db_type, to = syncer.db_type, syncer.to
     if db_type == DELTA and sink == DEFAULT_SINK:
         raise NeedsOperator(

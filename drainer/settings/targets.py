@@ -225,7 +225,6 @@ class MysqlTarget(_AccountTarget):
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:
-        """The session variables of `params`."""
         return tuple(self._variables())
 
     def _variables(self) -> Iterator[tuple[str, str]]:
@@ -354,7 +353,6 @@ class LakeTarget(Target):
 
     @property
     def accepted(self) -> frozenset[tuple[str, int]]:
-        """The tables and versions of `accept`."""
         found = map(_ACCEPTED.fullmatch, self.accept)
         return frozenset((each[1], int(each[2])) for each in found if each)
 
@@ -548,7 +546,6 @@ def no_sink(scheme: str, hint: str = f"use {_TABLES}") -> NeedsOperator:
 
 
 def options_of(cls: type[Target]) -> list[Any]:
-    """Return the fields of a target that are options of its URL."""
     return [each for each in fields(cls) if "help" in each.metadata]
 
 

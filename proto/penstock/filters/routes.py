@@ -59,7 +59,6 @@ class Extraction:
 
 
 def extractions(rule: RouteRule, label: str, source_id: str) -> tuple[Extraction, ...]:
-    """Return the columns that a route adds; raise `NeedsOperator` for an invalid rule."""
     asked = (
         ("table", rule.extract_table.table_regexp, rule.extract_table.target_column),
         ("schema", rule.extract_schema.schema_regexp, rule.extract_schema.target_column),

@@ -56,7 +56,6 @@ class RowPolicy:
         return not self.dropped and self.is_kept is None and not self.refused
 
     def check(self, kinds: bytes) -> None:
-        """Raise `NeedsOperator` when one of these change kinds matches an Error rule."""
         met = [kind for kind in self.refused if kind in kinds]
         if met:
             raise _refused(f"rows with {', '.join(_EVENTS[kind] for kind in met)}")
@@ -168,7 +167,6 @@ class Rules:
         return self.router.target(schema, table)
 
     def check(self, tables: Iterable[tuple[str, TableInfo]]) -> None:
-        """Raise `NeedsOperator` when a rule or a route does not fit one of these tables."""
         for schema, table in tables:
             if self.of_rows(schema, table) is not _NOTHING:
                 self.target(schema, table.name)

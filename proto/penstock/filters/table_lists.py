@@ -56,7 +56,6 @@ def plain_regex(pattern: str) -> Matches:
 
 
 def regex(pattern: str, *, case_sensitive: bool) -> re.Pattern[str]:
-    """Compile a regular expression; raise `NeedsOperator` for an invalid pattern."""
     try:
         return re.compile(pattern, re.NOFLAG if case_sensitive else re.IGNORECASE)
     except re.error as error:

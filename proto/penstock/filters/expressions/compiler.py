@@ -45,7 +45,6 @@ _COMPARISONS = {"=", "<=>", "<>", "<", "<=", ">", ">="}
 
 
 def check_expression(text: str) -> None:
-    """Raise `NeedsOperator` for an expression that is invalid for every table."""
     _check_names(parse_expression(text), text)
 
 
