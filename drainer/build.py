@@ -17,7 +17,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from drainer.apply.batches import Fetching, Generation
@@ -61,20 +61,6 @@ _CHECKPOINT_INTERVAL_S = 3.0
 """How often an idle Drainer saves its checkpoint."""
 
 
-# --- parts of the active Drainer ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Active:
-    """The parts that follow the Pumps and write the downstream, starting at one checkpoint."""
-
-    membership: Membership
-    pumps: Pumps
-    pipeline: Pipeline
-    unlogged: Unlogged | None
-    """Unlogged DDL of a TiDB's stream."""
-
-
 async def build_active(
     config: DrainerConfig,
     components: Components,
@@ -82,8 +68,10 @@ async def build_active(
     stack: AsyncExitStack,
     stop: asyncio.Event,
     former: str,
-) -> Active:
+) -> tuple[Membership, Pumps, Pipeline, Unlogged | None]:
     """Build the parts that continue from the downstream's checkpoint; none of them runs yet.
+
+    The last part reports a TiDB's changes that have no binlog.
 
     `former` is the node id of the Drainer that this one replaces, empty if it replaces none.
     """
@@ -133,7 +121,7 @@ async def build_active(
     unlogged = None
     if config.pd_address:  # An override replaces the tracker's catalog.
         unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
-    return Active(membership=membership, pumps=pumps, pipeline=pipeline, unlogged=unlogged)
+    return membership, pumps, pipeline, unlogged
 
 
 def _count(

@@ -32,15 +32,7 @@ from typing import Any
 from drainer.data_dir import Home
 from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
-from drainer.differences.overrides import (
-    REPLACE,
-    SKIP,
-    TRACK,
-    Override,
-    replace_means,
-    skip_means,
-    track_means,
-)
+from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, commands, means
 from drainer.differences.skipped import OVERRIDE, lines
 from drainer.schema.rules import StreamPosition, StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
@@ -248,7 +240,13 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
                 hint="`penstock drainer ddl list` shows how",
                 code=Code.OVERRIDE_INVALID,
             )
-        _check_idle(state, now)
+        if state.writer and now.ddl_intent_ts > now.commit_ts:  # It might have to run it again.
+            raise _Busy(
+                f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
+                hint="wait until `penstock drainer ddl list` no longer shows it as begun, or stop"
+                " the Drainer",
+                code=Code.NODE_STATE,
+            )
         made = {ts: each for ts, each in _all(state, now).items() if ts != commit_ts}
         return made if override is None else {**made, commit_ts: override}
 
@@ -257,16 +255,6 @@ def _changed(state: _DownstreamState, commit_ts: int, override: Override | None)
 
 def _all(state: _DownstreamState, now: Checkpoint) -> Mapping[int, Override]:
     return (now.overrides or {}) if now.has_all_overrides else state.overrides
-
-
-def _check_idle(state: _DownstreamState, now: Checkpoint) -> None:
-    if state.writer and now.ddl_intent_ts > now.commit_ts:
-        raise _Busy(
-            f"drainer {state.writer} is running the DDL at {now.ddl_intent_ts} just now",
-            hint="wait until `penstock drainer ddl list` no longer shows it as begun, or stop"
-            " the Drainer",
-            code=Code.NODE_STATE,
-        )
 
 
 def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | None) -> _Decided:
@@ -287,32 +275,21 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
             Code.OVERRIDE_INVALID,
         )
     about = "which the DDL history does not have (yet)" if job is None else repr(job.query)
+    by = "by whichever Drainer writes this downstream next"
+    if state.writer:
+        by = f"by drainer {state.writer} or whichever writes this downstream after it"
     return _changed(state, commit_ts, override), [
-        f"the DDL at {commit_ts}, {about}, will be {override.describe()}, {_by_whom(state)}",
-        f"what that means: {_meaning(verb, tracked)}",
+        f"the DDL at {commit_ts}, {about}, will be {override.describe()}, {by}",
+        f"what that means: {means(verb, None if tracked is None else tracked.change)}",
         "until the checkpoint has passed the DDL, another override, or"
         f" `penstock drainer ddl undo {commit_ts}`, changes it",
     ]
-
-
-def _by_whom(state: _DownstreamState) -> str:
-    if state.writer:
-        return f"by drainer {state.writer} or whichever writes this downstream after it"
-    return "by whichever Drainer writes this downstream next"
 
 
 def _tried(state: _DownstreamState, job: DdlJob, override: Override) -> Tracked | None:
     tracker = state.tracker(job.finished_ts)
     tracked = tracker.track(job, override)
     return None if tracker.blind_ts == override.commit_ts else tracked
-
-
-def _meaning(verb: str, tracked: Tracked | None) -> str:
-    if verb == TRACK:
-        return track_means()
-    if verb == REPLACE:
-        return replace_means()
-    return skip_means(None if tracked is None else tracked.change)
 
 
 def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:
@@ -456,17 +433,13 @@ def _line(job: DdlJob) -> str:
 
 def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
     ts, change = job.finished_ts, None
+    unfit = ""
     try:
         change = tracker.copy().track(job, Override(commit_ts=ts, verb=TRACK)).change
     except NeedsOperator as error:
-        first = f"    it cannot be tracked: {error.problem} [{error.code}]"
-    else:
-        first = f"    penstock drainer ddl track {ts}: {track_means()}"
-    return [
-        first,
-        f'    penstock drainer ddl replace {ts} "<sql>": {replace_means()}',
-        f"    penstock drainer ddl skip {ts}: {skip_means(change)}",
-    ]
+        unfit = f"    it cannot be tracked: {error.problem} [{error.code}]"
+    shown = [f"    {command}: {means(verb, change)}" for verb, command in commands(ts).items()]
+    return [unfit, *shown[1:]] if unfit else shown
 
 
 def _passed(state: _DownstreamState, tracker: SchemaTracker) -> list[str]:

@@ -21,8 +21,9 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from drainer.build import Active, build_active
-from drainer.cluster.membership import Presence
+from drainer.apply.pipeline import Pipeline
+from drainer.build import build_active
+from drainer.cluster.membership import Membership, Presence
 from drainer.cluster.server import Front
 from drainer.components import (
     Components,
@@ -33,7 +34,9 @@ from drainer.components import (
     with_new_sink,
 )
 from drainer.ddl.follower import DdlRefused
+from drainer.ddl.tidb_servers import Unlogged
 from drainer.facts import DrainerFacts
+from drainer.intake.pump_set import Pumps
 from drainer.pages import Pages
 from drainer.recovery import recover
 from drainer.settings.config import DrainerConfig
@@ -126,10 +129,10 @@ async def _be_active(
         presence = Presence(components.etcd, components.sink.writer, lambda: this)
         stack.push_async_callback(presence.end)
         await presence.begin(stop)
-        active = await build_active(config, components, front, stack, stop, former)
+        parts = await build_active(config, components, front, stack, stop, former)
         with suppress(PenstockError):  # Readers see that this Drainer runs.
             await asyncio.to_thread(forget_stop, components.etcd, front.node_id)
-        node = _Node(config, components, front, active)
+        node = _Node(config, components, front, *parts)
         try:
             return End.REPLACED if await node.run_until_stopped(stop, former) else End.STOPPED
         except Overridden as error:
@@ -170,15 +173,22 @@ class _Node:
     """The Drainer once its position is known."""
 
     def __init__(
-        self, config: DrainerConfig, components: Components, front: Front, active: Active
+        self,
+        config: DrainerConfig,
+        components: Components,
+        front: Front,
+        membership: Membership,
+        pumps: Pumps,
+        pipeline: Pipeline,
+        unlogged: Unlogged | None,
     ) -> None:
         self._config = config
         self._components = components
         self._front = front
-        self._membership = active.membership
-        self._pumps = active.pumps
-        self._pipeline = active.pipeline
-        self._unlogged = active.unlogged
+        self._membership = membership
+        self._pumps = pumps
+        self._pipeline = pipeline
+        self._unlogged = unlogged
         self._ended = asyncio.Event()
         self._final = NodeState.PAUSED
         self._is_handing_over = False
@@ -248,7 +258,11 @@ class _Node:
                     task.result()
             return self._is_handing_over and not stop.is_set()
         finally:
-            await _cancelled([*tasks, *filter(None, [retiring])])
+            tasks += filter(None, [retiring])
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
             await self._pumps.close()
             await self._membership.leave(self._final, is_new=self._components.sink.is_new)
 
@@ -315,10 +329,3 @@ class _Node:
             state=str(self._membership.state),
             max_commit_ts=progress.checkpoint.commit_ts,
         )
-
-
-async def _cancelled(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)

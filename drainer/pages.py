@@ -47,10 +47,7 @@ from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType
 
 if TYPE_CHECKING:
-    from drainer.apply.pipeline import Progress
-    from drainer.intake.pump_set import Pumps
     from penstock.pb import penstock_pb2
-
 
 ORIGINAL = "binlog_drainer"
 
@@ -136,13 +133,6 @@ def original_metrics(pumps: Pumps, progress: Progress) -> Iterator[Metric]:
     yield queue
 
 
-def unlogged_metrics(unlogged: Unlogged | None) -> Iterator[Metric]:
-    servers, tables = (len(unlogged.servers), len(unlogged.expiring)) if unlogged else (0, 0)
-    yield _gauge("tidb_servers_without_binlog", "TiDB servers that do not write binlogs.", servers)
-    about = "Tables whose expired rows TiDB deletes without a binlog."
-    yield _gauge("tidb_tables_with_ttl", about, tables)
-
-
 def file_metrics(counts: FileCounts) -> Iterator[Metric]:
     for name, about, count in (
         ("commits", "Commits of changes to Delta tables or to files.", counts.commits),
@@ -187,9 +177,9 @@ _SYNCED_BELOW_S = 1.0
 OWN = "penstock_drainer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
-    """The pages' data; `end` pauses a node by its id or takes it offline."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pages(Collector):
+    """The pages' data, and the metrics; `end` pauses a node by its id or takes it offline."""
 
     status: Callable[[], penstock_pb2.StatusReply]
     progress: Callable[[], Progress]
@@ -201,7 +191,7 @@ class Pages:
 
     def add_to(self, server: HttpStatus) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Metrics(self))
+        registry.register(self)
         for process in (ProcessCollector, PlatformCollector):
             process(registry=registry)
 
@@ -250,32 +240,33 @@ class Pages:
             return _message(coded(error), _WRONG, status=status)
         return _message(f"apply action {action} success!", _OK)
 
-
-class _Metrics(Collector):
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
     def collect(self) -> Iterator[Metric]:
         yield build_info()
-        progress, own = self._pages.progress(), self._pages.status()
+        progress, own = self.progress(), self.status()
         checkpoint_ms = float(physical_ms(progress.checkpoint.commit_ts))
         about = "The checkpoint in ms."
         yield GaugeMetricFamily("binlog_drainer_checkpoint_tso", about, value=checkpoint_ms)
         about = "Timestamp up to which each Pump's stream arrived, in ms."
         positions = GaugeMetricFamily("binlog_drainer_pump_position", about, labels=["nodeID"])
-        for node_id, ts in sorted(self._pages.pumps.positions().items()):
+        for node_id, ts in sorted(self.pumps.positions().items()):
             positions.add_metric([node_id], float(physical_ms(ts)))
         yield positions
         state = GaugeMetricFamily(f"{OWN}_state", "1 for the current state.", labels=["state"])
         for each in NodeState:
             state.add_metric([each.value], float(own.state == each))
         yield state
-        yield from pump_metrics(self._pages.pumps)
-        yield from original_metrics(self._pages.pumps, progress)
+        yield from pump_metrics(self.pumps)
+        yield from original_metrics(self.pumps, progress)
         yield from skipped_metrics(progress.skipped.totals)
         yield from file_metrics(progress.file_counts)
-        yield from unlogged_metrics(self._pages.unlogged)
-        lag_s = self._pages.lag_s()
+        servers, tables = (0, 0)
+        if self.unlogged:
+            servers, tables = len(self.unlogged.servers), len(self.unlogged.expiring)
+        about = "TiDB servers that do not write binlogs."
+        yield _gauge("tidb_servers_without_binlog", about, servers)
+        about = "Tables whose expired rows TiDB deletes without a binlog."
+        yield _gauge("tidb_tables_with_ttl", about, tables)
+        lag_s = self.lag_s()
         about = "Lag of the downstream behind the present."
         yield GaugeMetricFamily(f"{OWN}_lag_seconds", about, value=lag_s)
         for name, about, count in (

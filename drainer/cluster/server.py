@@ -7,8 +7,7 @@ that answers changes (`Role`).
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -25,6 +24,18 @@ from penstock.security.tls import Security
 _MESSAGE_BYTES_MAX = 1 << 20
 _HANDSHAKE_MS = 5_000
 _CALLS_MAX = 1_000
+
+
+_OPTIONS = [
+    # Two Drainers on one port would share the calls silently.
+    ("grpc.so_reuseport", 0),
+    # Callers never send this much to a Drainer, and silent connections are closed.
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+    ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+]
+_SERVER_GRACE_S = 1.0
 
 
 class Role(Protocol):
@@ -47,180 +58,116 @@ class Role(Protocol):
     def add_pages(self, pages: HttpStatus) -> None: ...
 
 
-class Services:
-    """The methods, answered by the Drainer's current role."""
-
-    def __init__(self) -> None:
-        """`role` must be set before the server starts."""
-        self.role: Role | None = None
-
-    @property
-    def _role(self) -> Role:
-        assert self.role is not None, "the server started before there was anyone to answer"
-        return self.role
-
-    def add_to(self, server: Any) -> None:
-        pb, cistern = penstock_pb2, cistern_pb2
-        dump = grpc.unary_stream_rpc_method_handler(
-            _parsed_stream(self.dump_binlog, cistern.DumpBinlogReq),
-            response_serializer=cistern.DumpBinlogResp.SerializeToString,
-        )
-        services = {
-            "binlog.Cistern": {
-                "Notify": _unary(self.notify, cistern.NotifyReq, cistern.NotifyResp),
-                "DumpBinlog": dump,
-                "DumpDDLJobs": _unary(
-                    self.dump_ddl_jobs, cistern.DumpDDLJobsReq, cistern.DumpDDLJobsResp
-                ),
-            },
-            "penstock.Drainer": {
-                "Status": _unary(self.status, pb.StatusRequest, pb.StatusReply),
-                "Pause": _unary(self.pause, pb.PauseRequest, pb.PauseReply),
-                "Close": _unary(self.close, pb.CloseRequest, pb.CloseReply),
-                "HandOver": _unary(self.hand_over, pb.HandOverRequest, pb.HandOverReply),
-            },
-        }
-        for name, methods in services.items():
-            handler = grpc.method_handlers_generic_handler(name, methods)
-            server.add_generic_rpc_handlers((handler,))
-
-    async def notify(self, request: Any, context: Any) -> cistern_pb2.NotifyResp:
-        try:
-            await self._role.refresh()
-        except PenstockError as error:
-            await _abort(context, error)
-        return cistern_pb2.NotifyResp()
-
-    async def dump_binlog(
-        self, request: Any, context: Any
-    ) -> AsyncIterator[cistern_pb2.DumpBinlogResp]:
-        """Yield nothing, as TiDB-Binlog does."""
-        nothing: tuple[cistern_pb2.DumpBinlogResp, ...] = ()
-        for response in nothing:
-            yield response
-
-    async def dump_ddl_jobs(self, request: Any, context: Any) -> cistern_pb2.DumpDDLJobsResp:
-        """Return nothing, as TiDB-Binlog does."""
-        return cistern_pb2.DumpDDLJobsResp()
-
-    async def status(self, request: Any, context: Any) -> penstock_pb2.StatusReply:
-        return self._role.status()
-
-    async def pause(self, request: Any, context: Any) -> penstock_pb2.PauseReply:
-        try:
-            self._role.pause(request.node_id)
-        except PenstockError as error:
-            await _abort(context, error)
-        return penstock_pb2.PauseReply()
-
-    async def close(self, request: Any, context: Any) -> penstock_pb2.CloseReply:
-        try:
-            self._role.close(request.node_id)
-        except PenstockError as error:
-            await _abort(context, error)
-        return penstock_pb2.CloseReply()
-
-    async def hand_over(self, request: Any, context: Any) -> penstock_pb2.HandOverReply:
-        """Start to become a standby; another Drainer takes over once this one stops writing."""
-        found: Sequence[str] = ()
-        try:
-            found = await self._role.hand_over(request.node_id)
-        except PenstockError as error:
-            await _abort(context, error)
-        return penstock_pb2.HandOverReply(standbys=found)
-
-
-def build_server(security: Security) -> Any:
-    return grpc.aio.server(
-        interceptors=security.interceptors(),
-        options=[
-            # Two Drainers on one port would share the calls silently.
-            ("grpc.so_reuseport", 0),
-            # Callers never send this much to a Drainer, and silent connections are closed.
-            ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-            ("grpc.keepalive_time_ms", 20_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-        ],
-        maximum_concurrent_rpcs=_CALLS_MAX,
-    )
-
-
-def listen(server: Any, address: str, security: Security) -> int:
-    try:
-        return security.add_port(server, address)
-    except RuntimeError as error:
-        raise NeedsOperator(
-            f"cannot listen on {address}: {error}", "choose another --addr", Code.ADDRESS_TAKEN
-        ) from error
-
-
-def _unary(method: Any, request: Any, response: Any) -> Any:
-    async def called(data: bytes, context: Any) -> Any:
-        return await method(await parsed(context, request, data), context)
-
-    return grpc.unary_unary_rpc_method_handler(
-        called, response_serializer=response.SerializeToString
-    )
-
-
-def _parsed_stream(method: Any, request: Any) -> Any:
-    async def called(data: bytes, context: Any) -> AsyncIterator[Any]:
-        async for response in method(await parsed(context, request, data), context):
-            yield response
-
-    return called
-
-
-async def _abort(context: Any, error: PenstockError) -> None:
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    if isinstance(error, Retryable):
-        code = grpc.StatusCode.UNAVAILABLE
-    await context.abort(code, coded(error), code_fields(error))
-
-
-def reached_at(config: DrainerConfig, port: int) -> str:
-    """Return the address where others reach this Drainer, with the port actually bound."""
-    host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
-    return f"{host}:{port if int(wanted) == 0 else wanted}"
-
-
-log = logging.getLogger(__name__)
-
-_SERVER_GRACE_S = 1.0
-
-
 class Front:
-    """One Drainer's port and pages."""
+    """One Drainer's port and pages; its methods are answered by the Drainer's current role."""
 
     def __init__(self, config: DrainerConfig, security: Security, home: Home) -> None:
         """Bind the port, but serve nothing; `NeedsOperator` for an unusable port or name."""
         self._config = config
         self._security = security
-        self._server: Any = build_server(security)
-        self._port = listen(self._server, config.addr, security)
-        self._services = Services()
-        self._services.add_to(self._server)
-        self.address = reached_at(config, self._port)
+        self._server: Any = grpc.aio.server(interceptors=security.interceptors(), options=_OPTIONS,
+                                            maximum_concurrent_rpcs=_CALLS_MAX)  # fmt: skip
+        try:
+            self.port = security.add_port(self._server, config.addr)
+        except RuntimeError as error:
+            raise NeedsOperator(
+                f"cannot listen on {config.addr}: {error}",
+                "choose another --addr",
+                Code.ADDRESS_TAKEN,
+            ) from error
+        self._role: Role | None = None
+        self._add_methods()
+        host, _, wanted = (config.advertise_addr or config.addr).rpartition(":")
+        self.address = f"{host}:{self.port if int(wanted) == 0 else wanted}"
+        """The address where others reach this Drainer, with the port actually bound."""
         self.node_id = home.node_id(config.node_id, self.address)
         self.pages = HttpStatus(self._title)
-        self._is_started = False
 
     @property
     def _title(self) -> str:
         return f"Drainer {self.node_id} at {self.address}"
 
+    @property
+    def role(self) -> Role:
+        assert self._role is not None, "the server started before there was anyone to answer"
+        return self._role
+
     async def serve(self, role: Role) -> None:
         """Let `role` answer from now on; the first call starts the server."""
-        self._services.role = role
+        is_first, self._role = self._role is None, role
         self.pages.begin_anew(self._title)
         role.add_pages(self.pages)
-        if not self._is_started:
-            self._is_started = True
+        if is_first:
             await self._server.start()
             config = self._config
-            await self.pages.start(config.status_addr, self._port, self._security, self.address)
+            await self.pages.start(config.status_addr, self.port, self._security, self.address)
 
     async def close(self) -> None:
         await self._server.stop(_SERVER_GRACE_S)
         await self.pages.close()
+
+    def _add_methods(self) -> None:
+        pb, cistern = penstock_pb2, cistern_pb2
+
+        async def notify(request: Any) -> Any:
+            await self.role.refresh()
+            return cistern.NotifyResp()
+
+        async def dump_ddl_jobs(request: Any) -> Any:  # Returns nothing, as TiDB-Binlog does.
+            return cistern.DumpDDLJobsResp()
+
+        async def dump_binlog(data: bytes, context: Any) -> AsyncIterator[Any]:  # The same.
+            await parsed(context, cistern.DumpBinlogReq, data)
+            nothing: tuple[Any, ...] = ()
+            for response in nothing:
+                yield response
+
+        async def status(request: Any) -> Any:
+            return self.role.status()
+
+        async def pause(request: Any) -> Any:
+            self.role.pause(request.node_id)
+            return pb.PauseReply()
+
+        async def close(request: Any) -> Any:
+            self.role.close(request.node_id)
+            return pb.CloseReply()
+
+        async def hand_over(request: Any) -> Any:
+            return pb.HandOverReply(standbys=await self.role.hand_over(request.node_id))
+
+        services = {
+            "binlog.Cistern": {
+                "Notify": _unary(notify, cistern.NotifyReq, cistern.NotifyResp),
+                "DumpBinlog": grpc.unary_stream_rpc_method_handler(
+                    dump_binlog, response_serializer=cistern.DumpBinlogResp.SerializeToString
+                ),
+                "DumpDDLJobs": _unary(
+                    dump_ddl_jobs, cistern.DumpDDLJobsReq, cistern.DumpDDLJobsResp
+                ),
+            },
+            "penstock.Drainer": {
+                "Status": _unary(status, pb.StatusRequest, pb.StatusReply),
+                "Pause": _unary(pause, pb.PauseRequest, pb.PauseReply),
+                "Close": _unary(close, pb.CloseRequest, pb.CloseReply),
+                "HandOver": _unary(hand_over, pb.HandOverRequest, pb.HandOverReply),
+            },
+        }
+        for name, methods in services.items():
+            handler = grpc.method_handlers_generic_handler(name, methods)
+            self._server.add_generic_rpc_handlers((handler,))
+
+
+def _unary(answer: Callable[[Any], Awaitable[Any]], request: Any, response: Any) -> Any:
+    async def called(data: bytes, context: Any) -> Any:
+        asked = await parsed(context, request, data)
+        try:
+            return await answer(asked)
+        except PenstockError as error:
+            is_retryable = isinstance(error, Retryable)
+            codes = grpc.StatusCode
+            code = codes.UNAVAILABLE if is_retryable else codes.FAILED_PRECONDITION
+            await context.abort(code, coded(error), code_fields(error))
+
+    serializer = response.SerializeToString
+    return grpc.unary_unary_rpc_method_handler(called, response_serializer=serializer)

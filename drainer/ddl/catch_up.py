@@ -49,7 +49,7 @@ class Upstream(Protocol):
         """
 
 
-def _unreported(waits_for: str) -> None: ...
+def unreported(waits_for: str) -> None: ...
 
 
 class CatchUp:
@@ -61,7 +61,7 @@ class CatchUp:
         upstream: Upstream,
         *,
         is_beginning: bool = False,
-        report: Callable[[str], None] = _unreported,
+        report: Callable[[str], None] = unreported,
     ) -> None:
         """Serve one run; `is_beginning`: the checkpoint's schema version is unknown."""
         self._schemas = schemas

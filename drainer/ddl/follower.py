@@ -33,18 +33,19 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from drainer.ddl.catch_up import CatchUp, Upstream
+from drainer.ddl.catch_up import CatchUp, Upstream, unreported
+from drainer.ddl.jobs import JobSource
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.differences.overrides import (
     REPLACE,
     SKIP,
+    TRACK,
     Override,
-    replace_means,
-    skip_means,
+    commands,
+    means,
     subject_of,
-    track_means,
 )
 from drainer.differences.skipped import DDLS, IGNORED, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
 from drainer.planner import DdlStep
@@ -125,7 +126,7 @@ class DdlFollower:
         try:
             job = await self._job(step, override)
             if not is_fenced:
-                ts, job = job.finished_ts, as_sent(job, step.query)
+                ts, job = job.finished_ts, replace(job, query=step.query)
                 override = self._overrides.get(ts)
                 if job.has_failed:
                     log.info("DDL at %d failed upstream (state %d): %s", ts, job.state, step.query)
@@ -156,11 +157,11 @@ class DdlFollower:
                       {table.id for _, table in run.dropped}]  # fmt: skip
             counts.update(Skipped(DDLS, OVERRIDE, subject_of(part)) for part in absent)
         elif not self.schemas.rules.is_fenced:
-            if is_upstream_only(change.job):
+            if change.job.type in WITHOUT_EFFECT:  # It concerns nothing that a downstream has.
                 counts[Skipped(DDLS, UPSTREAM_ONLY, subject)] = 1
                 run = None
             else:
-                run = to_run(run, self.schemas.catalog)
+                run = _in_letter_case(_alone(run), self.schemas.catalog)
         if run is None:
             return FollowedDdl(change, None, counts)
         kept = []
@@ -173,14 +174,11 @@ class DdlFollower:
         return FollowedDdl(change, together(kept) if kept else None, counts)
 
     def _report(self, step: DdlStep, override: Override, tracked: Tracked) -> None:
-        meaning = {
-            SKIP: skip_means(None if self.schemas.blind_ts == step.commit_ts
-                                       else tracked.change),
-            REPLACE: replace_means(),
-        }.get(override.verb, track_means())  # fmt: skip
+        change = None if self.schemas.blind_ts == step.commit_ts else tracked.change
         log.warning(
             "DDL at %d, %r: %s, as decided %s: %s",
-            step.commit_ts, step.query, override.describe(), override.made, meaning,
+            step.commit_ts, step.query, override.describe(), override.made,
+            means(override.verb, change),
         )  # fmt: skip
 
     async def _job(self, step: DdlStep, override: Override | None) -> DdlJob:
@@ -222,14 +220,14 @@ def with_overrides(
     command: they name the Drainer's settings.
     """
     flags = flags and f" {flags}"
-    choices = []
-    if change is not None:
-        choices.append(f"`penstock drainer ddl track {commit_ts}{flags}`: {track_means()}")
-    if error.code is not Code.DDL_HISTORY:  # Without its job only skipping it is safe.
-        choices.append(
-            f'`penstock drainer ddl replace {commit_ts} "<sql>"{flags}`: {replace_means()}'
-        )
-    choices.append(f"`penstock drainer ddl skip {commit_ts}{flags}`: {skip_means(change)}")
+    refused = {TRACK} if change is None else set()
+    if error.code is Code.DDL_HISTORY:  # Without its job only skipping it is safe.
+        refused.add(REPLACE)
+    choices = [
+        f"`{command}`: {means(verb, change)}"
+        for verb, command in commands(commit_ts, flags).items()
+        if verb not in refused
+    ]
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."
@@ -245,25 +243,12 @@ _RETRY_S_MIN = 0.1
 _RETRY_S_MAX = 3.0
 
 
-class JobHistory(Protocol):
-    """The history of DDL jobs: a part of `JobSource`."""
-
-    rules: StreamRules
-    place: str
-
-    def get(self, job_id: int) -> DdlJob | None:
-        """Return a job, None when there is none of that id. May be Retryable."""
-
-
-def _unreported(waits_for: str) -> None: ...
-
-
 async def fetch_job(
-    history: JobHistory,
+    history: JobSource,
     step: DdlStep,
     *,
     absent_s_max: float = ABSENT_S_MAX,
-    report: Callable[[str], None] = _unreported,
+    report: Callable[[str], None] = unreported,
 ) -> DdlJob:
     """Return the job of a DDL; wait for the history as long as it takes, and `report` the wait.
 
@@ -326,7 +311,7 @@ class NotedJobs:
     """The jobs of the stream's DDL; the schema's snapshot and the relay log record each."""
 
     def __init__(
-        self, history: JobHistory, schema: StartingSchema, relay: RelayStage | None = None
+        self, history: JobSource, schema: StartingSchema, relay: RelayStage | None = None
     ) -> None:
         self._history = history
         self._schema = schema
@@ -363,24 +348,8 @@ _IF_EXISTS = re.compile(r"\bIF\s+EXISTS\b", re.IGNORECASE)
 _BY_JOB = re.compile(r"\bBY\s+JOB\b", re.IGNORECASE)
 
 
-def is_upstream_only(job: DdlJob) -> bool:
-    """Return whether a job concerns nothing that a downstream has."""
-    return job.type in WITHOUT_EFFECT
-
-
-def as_sent(job: DdlJob, query: str) -> DdlJob:
-    return replace(job, query=query)
-
-
-def to_run(change: SchemaChange, catalog: Catalog) -> SchemaChange:
-    """Return a change with the text that is right for it alone, wherever it runs.
-
-    `catalog` has the tables after the change. Raises NeedsOperator if no text is right.
-    """
-    return _in_letter_case(_alone(change), catalog)
-
-
 def _alone(change: SchemaChange) -> SchemaChange:
+    """Return a change with the text that is right for it alone, wherever it runs."""
     job = change.job
     if job.type == DdlType.RECOVER_TABLE:
         if _BY_JOB.search(job.query):

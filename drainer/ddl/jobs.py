@@ -26,7 +26,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 from drainer.ddl.tidb_servers import NotGiven, StatusPorts
 from drainer.schema.rules import FENCED, TIDB, StreamRules
@@ -50,19 +50,6 @@ _LIMITS = (2, 16, 256)
 """Numbers of jobs requested to find one: two if the server knows `start_job_id`, else more."""
 
 
-class Status(Protocol):
-    """The provider of history and tables: `StatusPorts`."""
-
-    def schema_version(self) -> int:
-        """Return the newest schema version, including that of running jobs; 0 if unknown."""
-
-    def elements(self, path: str) -> Iterator[Any]:
-        """Yield the elements of the JSON array at a path. May be Retryable."""
-
-    def value(self, path: str) -> Any:
-        """Return the JSON at a path. May be Retryable, and `NotGiven`."""
-
-
 class TidbJobs:
     """The jobs of a TiDB; a mark is a schema version."""
 
@@ -70,7 +57,11 @@ class TidbJobs:
     place = "the DDL history of the TiDB"
 
     def __init__(
-        self, ports: Status, *, page_jobs: int = PAGE_JOBS, listed_after_s: float = _LISTED_AFTER_S
+        self,
+        ports: StatusPorts,
+        *,
+        page_jobs: int = PAGE_JOBS,
+        listed_after_s: float = _LISTED_AFTER_S,
     ) -> None:
         self._ports = ports
         self._page_jobs = page_jobs
@@ -208,13 +199,7 @@ class PackedJobs(Sequence[DdlJob]):
     def __len__(self) -> int:
         return len(self._packed)
 
-    @overload
-    def __getitem__(self, at: int) -> DdlJob: ...
-    @overload
-    def __getitem__(self, at: slice) -> PackedJobs: ...
-    def __getitem__(self, at: int | slice) -> DdlJob | PackedJobs:
-        if isinstance(at, slice):
-            return PackedJobs(self._packed[at])
+    def __getitem__(self, at: Any) -> Any:
         return job_from_json(json.loads(zlib.decompress(self._packed[at])))
 
 

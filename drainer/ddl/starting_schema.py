@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from drainer.ddl.jobs import JobSource
 from drainer.differences.overrides import Override
@@ -48,17 +48,11 @@ STEPS_BEHIND = 4
 """A DDL is downstream after this many later DDLs, because fewer steps are in progress."""
 
 
-class Marks(Protocol):
-    """Queries to the DDL history: a part of `JobSource`."""
-
-    def mark_of(self, job: DdlJob) -> int: ...
-
-
 class SnapshotFile:
     """One snapshot, replaced as a whole."""
 
     def __init__(
-        self, folder: Path, cluster_id: int, marks: Marks, overrides: Mapping[int, Override]
+        self, folder: Path, cluster_id: int, marks: JobSource, overrides: Mapping[int, Override]
     ) -> None:
         self.path = folder / FILE_NAME
         self._cluster_id = cluster_id

@@ -24,7 +24,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from io import BufferedIOBase
+from typing import Any
 
 from drainer.facts import UnloggedFacts
 from penstock.cluster.etcd import EtcdClient, read, read_prefix
@@ -57,6 +58,9 @@ class TidbServer:
 
 class NotGiven(PenstockError):
     """Servers answered, and all of them rejected the request."""
+
+
+Read = Callable[[BufferedIOBase, str], Iterator[Any]]
 
 
 class StatusPorts:
@@ -95,7 +99,9 @@ class StatusPorts:
         (found,) = self._asked(path, _read_value)
         return found
 
-    def _asked(self, path: str, read: Callable[[Readable, str], Iterator[Any]]) -> Iterator[Any]:
+    def _asked(
+        self, path: str, read: Callable[[BufferedIOBase, str], Iterator[Any]]
+    ) -> Iterator[Any]:
         failures: list[str] = []
         refusals: list[str] = []
         for server in self.servers():
@@ -152,13 +158,7 @@ def _server(key: str, value: bytes) -> TidbServer | None:
         return None
 
 
-class Readable(Protocol):
-    """Bytes that come in pieces."""
-
-    def read(self, size: int) -> bytes: ...
-
-
-def _read_value(source: Readable, where: str) -> Iterator[Any]:
+def _read_value(source: BufferedIOBase, where: str) -> Iterator[Any]:
     """Yield the one JSON value of a source; Retryable if it ends too early."""
     try:
         yield json.loads(b"".join(iter(lambda: source.read(_PIECE_BYTES), b"")))
@@ -166,7 +166,7 @@ def _read_value(source: Readable, where: str) -> Iterator[Any]:
         raise Retryable(f"{where}: no JSON: {error}", Code.TIDB_AWAY) from error
 
 
-def read_array(source: Readable, where: str) -> Iterator[Any]:
+def read_array(source: BufferedIOBase, where: str) -> Iterator[Any]:
     """Yield the elements of a JSON array one at a time; `null` counts as an empty array.
 
     Raises Malformed if the answer is not an array, Retryable if it ends too early.

@@ -152,18 +152,30 @@ def subject_of(change: SchemaChange) -> str:
     return names[0] if names else change.job.schema_name
 
 
-def track_means() -> str:
-    return (
-        "nothing is skipped: the downstream has what the statement does already, or you do it"
-        " there by hand before the next start"
-    )
+TRACK_MEANS = (
+    "nothing is skipped: the downstream has what the statement does already, or you do it there by"
+    " hand before the next start"
+)
+REPLACE_MEANS = (
+    "your statement runs instead; what upstream has and it does not bring is skipped and counted"
+)
 
 
-def replace_means() -> str:
-    return (
-        "your statement runs instead; what upstream has and it does not bring is skipped and"
-        " counted"
-    )
+def means(verb: str, change: SchemaChange | None) -> str:
+    """Return the effect of an override of a DDL; `change` is None if the DDL cannot be tracked."""
+    fixed = {TRACK: TRACK_MEANS, REPLACE: REPLACE_MEANS}
+    return fixed.get(verb) or skip_means(change)
+
+
+def commands(commit_ts: int, flags: str = "") -> dict[str, str]:
+    """Return a command for each override of a DDL, by its verb, safest first.
+
+    `flags` complete each command: they name the Drainer's settings.
+    """
+    given = {TRACK: "", REPLACE: ' "<sql>"', SKIP: ""}
+    return {
+        verb: f"penstock drainer ddl {verb} {commit_ts}{sql}{flags}" for verb, sql in given.items()
+    }
 
 
 def skip_means(change: SchemaChange | None) -> str:

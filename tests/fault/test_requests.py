@@ -11,13 +11,16 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.message import DecodeError, Message
 
-from drainer.cluster.server import Services, build_server, listen
+from drainer.cluster.server import Front
+from drainer.data_dir import Home
+from drainer.settings.config import DrainerConfig
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import HttpStatus
@@ -146,7 +149,8 @@ class _NoPumps:
 class DrainerServer:
     """The Drainer's services on a port of its own, without a Drainer behind them."""
 
-    def __init__(self, security: Security) -> None:
+    def __init__(self, folder: Path, security: Security) -> None:
+        self._folder = folder
         self._security = security
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -168,20 +172,18 @@ class DrainerServer:
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        server = build_server(self._security)
-        self.addr = f"127.0.0.1:{listen(server, '127.0.0.1:0', self._security)}"
-        services = Services()
-        services.role = _NoPumps()
-        services.add_to(server)
-        await server.start()
+        config = DrainerConfig(addr="127.0.0.1:0", status_addr="off")
+        front = Front(config, self._security, Home(self._folder))
+        await front.serve(_NoPumps())
+        self.addr = front.address
         self._ready.set()
         await self._closing.wait()
-        await server.stop(None)
+        await front.close()
 
 
 @pytest.fixture
-def drainer_server() -> Iterator[DrainerServer]:
-    with DrainerServer(Security(SecurityConfig())) as server:
+def drainer_server(tmp_path: Path) -> Iterator[DrainerServer]:
+    with DrainerServer(tmp_path, Security(SecurityConfig())) as server:
         yield server
 
 

@@ -63,7 +63,7 @@ def test_a_drainer_refuses_a_caller_that_cannot_prove_itself(
         cert_allowed_cn=("node", "operator"),
     )
     foreign = Authority(tmp_path, "other").issue("operator", file="foreign")
-    with DrainerServer(Security(config)) as server:
+    with DrainerServer(tmp_path / "d", Security(config)) as server:
         assert refusal(server.addr, authority.issue("operator").tls)[0] is grpc.StatusCode.OK
         code, why = refusal(server.addr, authority.issue("stranger").tls)
         assert (code, "'stranger'" in why) == (grpc.StatusCode.UNAUTHENTICATED, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -319,19 +320,13 @@ def test_what_the_checkpoint_has_passed_counts_and_not_what_is_recorded_later() 
 def test_the_job_of_a_ddls_id_must_be_that_ddls(
     rules: StreamRules, job: DdlJob, is_same: bool
 ) -> None:
-    class History:
-        def __init__(self) -> None:
-            self.rules, self.place = rules, "etcd"
-
-        def get(self, job_id: int) -> DdlJob:
-            return job
-
+    history: Any = SimpleNamespace(rules=rules, place="etcd", get=lambda job_id: job)
     step = DdlStep(JOBS[2].finished_ts, job.id, JOBS[2].query)
     if is_same:
-        assert asyncio.run(fetch_job(History(), step)) == job
+        assert asyncio.run(fetch_job(history, step)) == job
         return
     with pytest.raises(NeedsOperator) as caught:
-        asyncio.run(fetch_job(History(), step))
+        asyncio.run(fetch_job(history, step))
     assert caught.value.code is Code.DDL_HISTORY
     for each in (str(step.commit_ts), step.query, str(job.finished_ts), job.query):
         assert each in caught.value.problem
