@@ -82,8 +82,7 @@ async def build_active(
     schema = await _starting_schema(config, components, source, checkpoint, stop, former)
     checkpoint = replace(checkpoint, overrides=schema.overrides, has_all_overrides=True)
     relay = await _relay_stage(components, checkpoint, schema.jobs, stack)
-    sink, tls = components.sink, components.security.tls
-    jobs = NotedJobs(source, schema, relay)
+    sink, tls, jobs = components.sink, components.security.tls, NotedJobs(source, schema, relay)
     progress = Progress(
         checkpoint,
         waits_for=sink.waits_for,
@@ -118,10 +117,9 @@ async def build_active(
         fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
         catch_up=jobs.catch_up(source, checkpoint) if isinstance(source, TidbJobs) else None,
     )
-    unlogged = None
-    if config.pd_address:  # An override replaces the tracker's catalog.
-        unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
-    return membership, pumps, pipeline, unlogged
+    # An override replaces the tracker's catalog.
+    unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
+    return membership, pumps, pipeline, unlogged if config.pd_address else None
 
 
 def _count(
