@@ -44,8 +44,10 @@ def read_type(cur: Cursor) -> ast.TypeSpec:
         cur.refuse(f"columns of type {written}", "binlogs have no row encoding for it")
     spec = _long_type(cur) or _plain_type(cur)
     start = cur.token.start
-    if cur.is_sign("("):
-        spec = _parenthesis(cur, spec)
+    if cur.is_sign("(") and spec.name in ("ENUM", "SET"):
+        spec = replace(spec, elems=cur.in_parentheses(lambda: cur.raw() or cur.text()))
+    elif cur.is_sign("("):
+        spec = replace(spec, numbers=cur.in_parentheses(lambda: _size(cur)))
     if spec.name == "YEAR" and spec.numbers == (2,):
         cur.lacks(ast.Flavor.MYSQL, start, "YEAR(2)")
     if spec.name in GEOMETRIES and cur.take("REF_SYSTEM_ID"):
@@ -87,26 +89,6 @@ def _plain_type(cur: Cursor) -> ast.TypeSpec:
         name = "VARCHAR"
     charset = ast.CharsetClause(charset="utf8") if written in _NATIONAL else ast.CharsetClause()
     return ast.TypeSpec(name=name, charset=charset)
-
-
-def _parenthesis(cur: Cursor, spec: ast.TypeSpec) -> ast.TypeSpec:
-    cur.expect_sign("(")
-    if spec.name in ("ENUM", "SET"):
-        elems = [_label(cur)]
-        while cur.take_sign(","):
-            elems.append(_label(cur))
-        spec = replace(spec, elems=tuple(elems))
-    else:
-        numbers = [_size(cur)]
-        while cur.take_sign(","):
-            numbers.append(_size(cur))
-        spec = replace(spec, numbers=tuple(numbers))
-    cur.expect_sign(")")
-    return spec
-
-
-def _label(cur: Cursor) -> ast.Value:
-    return cur.raw() or ast.Value(ast.ValueKind.TEXT, cur.string())
 
 
 def _size(cur: Cursor) -> int:
@@ -335,12 +317,11 @@ _ENGINE_WISHES = (
 
 def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None:
     start = cur.token.start
-    if cur.take("VISIBLE") or cur.take("NOT", "SECONDARY"):
-        cur.drop_text(start)
-    elif cur.take_any(*_ENGINE_WISHES):
+    if cur.dropped("VISIBLE") or cur.dropped("NOT", "SECONDARY"):
+        return column
+    if cur.take_any(*_ENGINE_WISHES):
         # Options of MySQL Cluster and other engines, which MariaDB does not know.
-        cur.take_sign("=")
-        cur.next()
+        cur.setting()
         cur.drop_text(start)
     elif column.type.name in GEOMETRIES and cur.take("SRID"):
         # MySQL's, and only a check: every value has its own. MariaDB cannot express it here.
@@ -354,7 +335,9 @@ def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None
         expression = cur.parenthesised()
         if enforcement(cur):
             cur.lacks(ast.Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
-        elif _is_json_valid(expression, column.name):
+        elif [token.text.lower() for token in read(expression).tokens] == [
+            *("json_valid", "(", column.name.lower(), ")", "")
+        ]:
             cur.lacks(ast.Flavor.MYSQL, start, "")
         else:  # MariaDB does not name a column's constraints.
             cur.foreign.append(unnamed)
@@ -365,11 +348,6 @@ def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None
     elif not _compressed(cur) and not cur.take("INVISIBLE"):
         return None
     return column
-
-
-def _is_json_valid(expression: str, name: str) -> bool:
-    texts = [token.text.lower() for token in read(expression).tokens]
-    return texts[:-1] == ["json_valid", "(", name.lower(), ")"]
 
 
 def read_place(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef:
@@ -413,31 +391,28 @@ def read_option(cur: Cursor, options: ast.TableOptions) -> ast.TableOptions | No
         cur.take_sign("=")
         cur.string()
         cur.drop_text(start)
-        return replace(options, end=cur.last_end)
-    if cur.take("STORAGE"):
+    elif cur.take("STORAGE"):
         if not cur.take_any("DISK", "MEMORY", "DEFAULT"):
             cur.fail("DISK, MEMORY or DEFAULT")
         cur.drop_text(start)
-        return replace(options, end=cur.last_end)
-    if cur.take("UNION"):
+    elif cur.take("UNION"):
         cur.take_sign("=")
         cur.parenthesised()
         cur.drop_text(start)
-        return replace(options, end=cur.last_end)
-    word = cur.take_any(*_WORD_OPTIONS)
-    if cur.token.kind is Kind.QUOTED and cur.peek().text == "=":
-        word = cur.next().text.upper()
-    if not word:
-        return None
-    _option_value(cur, word, start)
+    else:
+        word = cur.take_any(*_WORD_OPTIONS)
+        if cur.token.kind is Kind.QUOTED and cur.peek().text == "=":
+            word = cur.next().text.upper()
+        if not word:
+            return None
+        _option_value(cur, word, start)
     return replace(options, end=cur.last_end)
 
 
 def _option_value(cur: Cursor, word: str, start: int) -> None:
-    cur.take_sign("=")
-    if cur.next().kind not in (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.QUOTED):
+    value = cur.setting()
+    if value.kind not in (Kind.WORD, Kind.NUMBER, Kind.STRING, Kind.QUOTED):
         cur.fail(f"a value for {word}")
-    value = cur.source.tokens[cur.at - 1]
     if word == "ENGINE" and value.text.upper() in ("MERGE", "MRG_MYISAM"):
         cur.refuse("MERGE tables", "rows would come by two tables: use partitions or a view")
     if word == "TABLESPACE" and cur.take("STORAGE"):

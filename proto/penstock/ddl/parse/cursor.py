@@ -6,7 +6,8 @@ catalog, and `refs`, which are all names of tables and databases with their plac
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
 
 from penstock.codes import Code
 from penstock.datum.json_sql import text_literal
@@ -15,6 +16,7 @@ from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token
 from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
 from penstock.errors import NeedsOperator
 
+T = TypeVar("T")
 NAME_CHARS_MAX = 64
 _SPACES = " \t\n\v\f\r"
 COMMENT_MAX, TABLE_COMMENT_MAX = 1024, 2048
@@ -136,15 +138,11 @@ class Cursor:
     def table_ref(self) -> TableRef:
         """Read a table name, optionally with schema; a leading dot means the current schema."""
         start = self.token.start
+        schema = None if self.is_sign(".") else self.name()
         if self.take_sign("."):
-            ref = TableRef(None, self.name(follows_dot=True), start, self.last_end)
-            self.refs.append(ref)
-            return ref
-        first = self.name()
-        if self.take_sign("."):
-            ref = TableRef(first, self.name(follows_dot=True), start, self.last_end)
+            ref = TableRef(schema, self.name(follows_dot=True), start, self.last_end)
         else:
-            ref = TableRef(None, first, start, self.last_end)
+            ref = TableRef(None, schema or "", start, self.last_end)
         self.refs.append(ref)
         return ref
 
@@ -185,13 +183,26 @@ class Cursor:
             self.edits.append(Edit(start, self.last_end, text_literal(text)))
         return text
 
-    def names(self) -> tuple[str, ...]:
-        self.expect_sign("(")
-        found = [self.column_name()]
+    def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
+        """Read one or more items, separated by commas."""
+        found = [read()]
         while self.take_sign(","):
-            found.append(self.column_name())
-        self.expect_sign(")")
+            found.append(read())
         return tuple(found)
+
+    def in_parentheses(self, read: Callable[[], T]) -> tuple[T, ...]:
+        self.expect_sign("(")
+        found = self.listed(read)
+        self.expect_sign(")")
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        return self.in_parentheses(self.column_name)
+
+    def setting(self) -> Token:
+        """Move past the value of an option, with or without `=`."""
+        self.take_sign("=")
+        return self.next()
 
     def parenthesised(self) -> str:
         """Move past a balanced pair of parentheses and return the text between them."""
@@ -276,27 +287,24 @@ class Cursor:
     def waits(self) -> None:
         """Skip MariaDB's WAIT n or NOWAIT: each server decides how long to wait."""
         start = self.token.start
-        if self.take("NOWAIT"):
-            self.drop_text(start)
-        elif self.is_word("WAIT") and self.peek().kind is Kind.NUMBER:
+        if not self.dropped("NOWAIT") and self.is_word("WAIT") and self.peek().kind is Kind.NUMBER:
             self.at += 2
             self.drop_text(start)
 
+    def dropped(self, *words: str) -> bool:
+        """Skip these words, if they are next, and omit them downstream."""
+        start = self.token.start
+        if is_taken := self.take(*words):
+            self.drop_text(start)
+        return is_taken
+
     def if_exists(self) -> bool:
         """Skip IF EXISTS and omit it downstream, where a missing object must fail loudly."""
-        start = self.token.start
-        if not self.take("IF", "EXISTS"):
-            return False
-        self.drop_text(start)
-        return True
+        return self.dropped("IF", "EXISTS")
 
     def if_not_exists(self) -> bool:
         """Skip IF NOT EXISTS and omit it downstream, where a conflict must fail loudly."""
-        start = self.token.start
-        if not self.take("IF", "NOT", "EXISTS"):
-            return False
-        self.drop_text(start)
-        return True
+        return self.dropped("IF", "NOT", "EXISTS")
 
     def now(self) -> Value | None:
         if not self.take_any(*_NOW):
@@ -309,13 +317,17 @@ class Cursor:
 
     def value(self) -> Value:
         if self.is_sign("("):
-            return self._in_parentheses()
-        found = self.literal() or self.now() or self._next_value() or self._call()
+            return self._parenthesised_value()
+        start = self.token.start
+        found = self.literal() or self.now()
+        if found is None and self.sequence_call():
+            return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
+        found = found or self._call()
         if found is None:
             self.fail("a literal, CURRENT_TIMESTAMP or an expression in parentheses")
         return found
 
-    def _in_parentheses(self) -> Value:
+    def _parenthesised_value(self) -> Value:
         start = self.at
         while self.take_sign("("):
             pass
@@ -325,12 +337,6 @@ class Cursor:
             return inner
         self.at = start
         return Value(ValueKind.EXPRESSION, self.parenthesised())
-
-    def _next_value(self) -> Value | None:
-        start = self.token.start
-        if not self.sequence_call():
-            return None
-        return Value(ValueKind.EXPRESSION, self.source.text[start : self.last_end])
 
     def _call(self) -> Value | None:
         start = self.token.start
@@ -384,8 +390,11 @@ class Cursor:
         if token.kind is Kind.WORD and self.peek().kind in (Kind.STRING, *_RAW):
             return self._introduced(token)
         if token.kind is Kind.STRING:
-            return Value(ValueKind.TEXT, self.string())
+            return self.text()
         return self.raw()
+
+    def text(self) -> Value:
+        return Value(ValueKind.TEXT, self.string())
 
     def raw(self) -> Value | None:
         kind = _RAW.get(self.token.kind)

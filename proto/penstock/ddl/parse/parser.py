@@ -111,15 +111,19 @@ def _create(cur: Cursor) -> ast.Statement:
     if cur.take("TABLE"):
         return _create_table(cur, replaces, start)
     if cur.take_any("DATABASE", "SCHEMA"):
-        kept = len(cur.edits)
-        absent = cur.if_not_exists()
-        del cur.edits[kept:]
+        absent = cur.take("IF", "NOT", "EXISTS")
         name = cur.schema_name()
         return ast.CreateSchema(
             name=name, if_not_exists=absent, charset=_schema_options(cur), or_replace=replaces
         )
     if cur.take("SEQUENCE"):
-        return create_sequence(cur, replaces=replaces)
+        absent = cur.if_not_exists()
+        ref = cur.table_ref()
+        if cur.take("AS"):
+            while cur.take_any(*_TYPES):
+                pass
+        _options(cur)
+        return ast.CreateSequence(ref=ref, or_replace=replaces, if_not_exists=absent)
     if (index := _create_index(cur, replaces, start)) is not None:
         return index
     return _create_view(cur, replaces=replaces, must_exist=False)
@@ -135,18 +139,13 @@ def _schema_options(cur: Cursor) -> ast.CharsetClause:
     while True:
         if (more := read_charset(cur, charset)) is not None:
             charset = more
-        elif cur.is_word("DEFAULT", "ENCRYPTION") or cur.is_word("ENCRYPTION"):
+        elif cur.take("DEFAULT", "ENCRYPTION") or cur.take_any("ENCRYPTION", "COMMENT"):
             # A server's storage of a database, and its notes about it, are local to the server.
-            _ = (cur.take("DEFAULT") and cur.take("ENCRYPTION")) or cur.take("ENCRYPTION")
-            cur.take_sign("=")
-            cur.string()
-        elif cur.take("COMMENT"):
             cur.take_sign("=")
             cur.string()
         elif cur.take("READ", "ONLY"):
             # Here it would block the very changes that come from there.
-            cur.take_sign("=")
-            cur.next()
+            cur.setting()
         else:
             return charset
 
@@ -351,15 +350,16 @@ def _alter(cur: Cursor) -> ast.Statement:
         if cur.at == before:
             cur.fail("CHARACTER SET or COLLATE")
         return ast.AlterSchema(name=name, charset=charset)
-    start = cur.token.start
-    if cur.take("ONLINE"):
-        cur.drop_text(start)
+    cur.dropped("ONLINE")
     if cur.is_word("IGNORE"):
         cur.refuse("ALTER IGNORE TABLE", "it deletes rows silently: delete them first")
     if cur.take("TABLE"):
         return alter_clauses.alter_table(cur)
     if cur.take("SEQUENCE"):
-        return alter_sequence(cur)
+        absent = cur.if_exists()
+        ref = cur.table_ref()
+        _options(cur)
+        return ast.AlterSequence(ref=ref, if_exists=absent)
     return _create_view(cur, replaces=True, must_exist=True)
 
 
@@ -369,13 +369,12 @@ def _drop(cur: Cursor) -> ast.Statement:
         return ast.DropSchema(name=cur.schema_name(), if_exists=absent)
     if cur.take("INDEX"):
         absent = cur.if_exists()
-        name_token = cur.token
         name = cur.name()
         cur.expect("ON")
         ref = cur.table_ref()
         cur.waits()
         alter_clauses.tuning_options(cur)
-        if name_token.text.upper() == "PRIMARY":
+        if name.upper() == "PRIMARY":
             return ast.IndexStatement(ref=ref, operation=ast.DropPrimary())
         return ast.IndexStatement(ref=ref, operation=ast.DropKey(name, if_exists=absent))
     kind = cur.take_any("TABLE", "TABLES", "VIEW", "SEQUENCE").removesuffix("S")
@@ -383,12 +382,10 @@ def _drop(cur: Cursor) -> ast.Statement:
         what = cur.token.text.upper()
         cur.refuse(f"DROP {what}", _NOT_REPLICATED.get(what, "it changes no table"))
     absent = cur.if_exists()
-    refs = [cur.table_ref()]
-    while cur.take_sign(","):
-        refs.append(cur.table_ref())
+    refs = cur.listed(cur.table_ref)
     cur.waits()
     cur.take_any("RESTRICT", "CASCADE")
-    return ast.DropTables(refs=tuple(refs), if_exists=absent, kind=kind)
+    return ast.DropTables(refs=refs, if_exists=absent, kind=kind)
 
 
 def _truncate(cur: Cursor) -> ast.Statement:
@@ -401,14 +398,15 @@ def _truncate(cur: Cursor) -> ast.Statement:
 def _rename(cur: Cursor) -> ast.Statement:
     if not cur.take_any("TABLE", "TABLES"):
         cur.refuse("RENAME of anything but tables", "rename tables only")
-    absent = cur.if_exists()
-    pairs: list[tuple[ast.TableRef, ast.TableRef]] = []
-    while not pairs or cur.take_sign(","):
+
+    def pair() -> tuple[ast.TableRef, ast.TableRef]:
         old = cur.table_ref()
         cur.waits()
         cur.expect("TO")
-        pairs.append((old, cur.table_ref()))
-    return ast.RenameTables(pairs=tuple(pairs), if_exists=absent)
+        return old, cur.table_ref()
+
+    absent = cur.if_exists()
+    return ast.RenameTables(pairs=cur.listed(pair), if_exists=absent)
 
 
 _READERS: dict[str, Callable[[Cursor], ast.Statement]] = {
@@ -422,23 +420,6 @@ _READERS: dict[str, Callable[[Cursor], ast.Statement]] = {
 _NUMBERS = ("START", "RESTART", "INCREMENT", "MINVALUE", "MAXVALUE", "CACHE")
 _SWITCHES = ("NOMINVALUE", "NOMAXVALUE", "NOCACHE", "CYCLE", "NOCYCLE")
 _TYPES = ("TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "SIGNED", "UNSIGNED")
-
-
-def create_sequence(cur: Cursor, *, replaces: bool) -> ast.CreateSequence:
-    absent = cur.if_not_exists()
-    ref = cur.table_ref()
-    if cur.take("AS"):
-        while cur.take_any(*_TYPES):
-            pass
-    _options(cur)
-    return ast.CreateSequence(ref=ref, or_replace=replaces, if_not_exists=absent)
-
-
-def alter_sequence(cur: Cursor) -> ast.AlterSequence:
-    absent = cur.if_exists()
-    ref = cur.table_ref()
-    _options(cur)
-    return ast.AlterSequence(ref=ref, if_exists=absent)
 
 
 def _options(cur: Cursor) -> None:
