@@ -11,8 +11,6 @@ from typing import Any
 
 import pymysql
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from drainer.sinks.mysql.spelling import spelled
 from penstock.ddl import Catalog, SchemaChange
@@ -22,7 +20,6 @@ from penstock.schema.model import ColumnFlag, ColumnInfo, DdlJob, DdlType, Mysql
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.ddl_history import RandomDdl
 from tests.unit.penstock.ddl_session import DdlSession
-from tests.unit.penstock.test_ddl_property import run
 
 pytestmark = pytest.mark.mariadb
 
@@ -420,17 +417,3 @@ def test_the_tracked_schema_is_that_of_the_server_through_many_random_histories(
     for seed in range(100, 112):
         mariadb.drop_user_databases()
         hold_random_history(connection, seed, length=2000)
-
-
-@pytest.mark.slow
-def test_random_histories_leave_the_server_with_the_tracked_schema(
-    mariadb: MariadbServer, connection: Any
-) -> None:
-    @settings(max_examples=150, deadline=None)
-    @given(st.data())
-    def hold(data: st.DataObject) -> None:
-        mariadb.drop_user_databases()
-        session = run(data, ServerSession(connection))
-        assert not compare(connection, session.catalog.tables(), EVERYTHING)
-
-    hold()

@@ -11,15 +11,18 @@ T = TypeVar("T")
 
 _COLUMNS = ("a", "b", "c", "D", "e`e", "füß")
 _NAMES = ("t", "u", "W", "v w", "x.t", "x.u", "y.t", "y.`z-z`")
+_PLAIN = (
+    "INT", "BIGINT UNSIGNED NOT NULL", "TINYINT(1) DEFAULT 1", "DECIMAL(8,3) DEFAULT 1.5",
+    "VARCHAR(20)", "VARCHAR(20) CHARACTER SET latin1 NOT NULL DEFAULT 'q'", "TEXT", "BLOB",
+    "DATETIME(3) DEFAULT '2020-01-01'", "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
+    "ENUM('p','q') DEFAULT 'q'", "BIT(5) NOT NULL DEFAULT b'11'", "YEAR", "INT UNIQUE",
+    "INT PRIMARY KEY",
+)  # fmt: skip
 _TYPES = (
-    "INT", "BIGINT UNSIGNED NOT NULL", "TINYINT(1) DEFAULT 1", "SMALLINT ZEROFILL", "MEDIUMINT",
-    "DECIMAL(8,3) DEFAULT 1.5", "FLOAT", "DOUBLE(10,2)", "VARCHAR(20)", "CHAR(7) NOT NULL",
-    "VARCHAR(20) CHARACTER SET latin1 NOT NULL DEFAULT 'q'", "VARCHAR(9) COLLATE utf8mb4_bin",
-    "TEXT", "MEDIUMTEXT CHARACTER SET utf8", "BLOB", "VARBINARY(12)", "BINARY(3)", "DATE",
-    "DATETIME(3) DEFAULT '2020-01-01'", "TIME(2)", "YEAR", "INT UNIQUE", "INT PRIMARY KEY",
-    "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
-    "ENUM('p','q') DEFAULT 'q'", "SET('x','y,')", "BIT(5) NOT NULL DEFAULT b'11'",
-    "INT COMMENT 'it''s'", "INT CHECK (1 = 1)", "GEOMETRY", "POINT NOT NULL",
+    *_PLAIN, "SMALLINT ZEROFILL", "MEDIUMINT", "FLOAT", "DOUBLE(10,2)", "CHAR(7) NOT NULL",
+    "VARCHAR(9) COLLATE utf8mb4_bin", "MEDIUMTEXT CHARACTER SET utf8", "VARBINARY(12)",
+    "BINARY(3)", "DATE", "TIME(2)", "SET('x','y,')", "INT COMMENT 'it''s'", "INT CHECK (1 = 1)",
+    "GEOMETRY", "POINT NOT NULL",
 )  # fmt: skip
 _CHARSETS = ("latin1", "utf8", "utf8mb4", "utf8mb4 COLLATE utf8mb4_general_ci")
 _LARGE = (MysqlType.TINY_BLOB, MysqlType.BLOB, MysqlType.MEDIUM_BLOB, MysqlType.LONG_BLOB)
@@ -30,14 +33,22 @@ def quoted(name: str) -> str:
 
 
 class RandomDdl:
-    """Makes up one statement after the other from what a catalog holds."""
+    """Makes up one statement after the other from what a catalog holds.
 
-    def __init__(self, seed: int, catalog: Catalog) -> None:
+    A `plain` one leaves out what has no tables, and what only some servers have.
+    """
+
+    def __init__(self, seed: int, catalog: Catalog, *, plain: bool = False) -> None:
         self._random = random.Random(seed)
         self._catalog = catalog
+        self._is_plain = plain
 
     def statement(self) -> str:
         """Return a statement; the planner may refuse it, a server must not."""
+        if self._is_plain:
+            databases = self._databases()[1:4]
+            return self._pick([self._alter(), self._alter(), self._on_table(), self._create(),
+                               self._pick(databases)])  # fmt: skip
         kinds = [self._alter] * 12 + [self._on_table] * 4 + [self._elsewhere] * 3
         kinds += [self._partitions] * 4 + [self._create] * 3
         return self._pick(kinds)()
@@ -65,7 +76,7 @@ class RandomDdl:
         return self._pick(self._fresh_names())
 
     def _type(self) -> str:
-        return self._pick(_TYPES)
+        return self._pick(_PLAIN if self._is_plain else _TYPES)
 
     def _column(self, table: TableInfo) -> str:
         return quoted(self._often([c.name for c in table.columns], _COLUMNS))
@@ -86,7 +97,7 @@ class RandomDdl:
     def _create(self) -> str:
         columns = self._random.sample(_COLUMNS, self._random.randint(1, 5))
         body = ", ".join(f"{quoted(c)} {self._type()}" for c in columns)
-        if self._random.random() < 0.3:
+        if not self._is_plain and self._random.random() < 0.3:
             body += f", n INT, g INT AS (n + 1) {self._pick(['STORED', 'VIRTUAL'])}"
         options = self._pick(["", f" CHARSET {self._pick(_CHARSETS)}", " COMMENT 'c''c'"])
         if self._random.random() < 0.2:
@@ -99,7 +110,7 @@ class RandomDdl:
         changed = self._column_to_change(table)
         place = self._pick(["", "", " FIRST", f" AFTER {self._column(table)}"])
         index = quoted(self._often([i.name for i in table.indexes], _COLUMNS))
-        return self._pick([
+        choices = [
             f"ADD {b} {self._type()}{place}",
             f"ADD ({b} {self._type()}, g2 INT)",
             f"ADD COLUMN IF NOT EXISTS {b} {self._type()}",
@@ -114,14 +125,15 @@ class RandomDdl:
             "COMMENT 'it''s'", f"CONVERT TO CHARACTER SET {self._pick(_CHARSETS)}",
             f"DEFAULT CHARSET {self._pick(_CHARSETS)}", "ENGINE = InnoDB", "FORCE",
             "ADD CHECK (1 = 1)", "ALGORITHM = COPY", f"ADD SPATIAL INDEX ({a})",
-        ])  # fmt: skip
+        ]  # fmt: skip
+        return self._pick(choices[:-3] if self._is_plain else choices)
 
     def _alter(self) -> str:
         found = self._found()
         if not found:
             return self._create()
         name, table = self._pick(found)
-        if self._random.random() < 0.05:
+        if not self._is_plain and self._random.random() < 0.05:
             numbers = [c.name for c in table.columns if c.tp is MysqlType.LONG]
             column = quoted(self._pick(numbers)) if numbers else "1"
             kind = self._pick(["STORED", "VIRTUAL"])
@@ -147,7 +159,6 @@ class RandomDdl:
     def _elsewhere(self) -> str:
         view, sequence = self._name("VIEW"), self._name("SEQUENCE")
         reads = self._pick([*(name for name, _ in self._found()), "(SELECT 1 AS one) AS s"])
-        charset = self._pick(_CHARSETS)
         return self._pick([
             f"CREATE VIEW {self._fresh()} AS SELECT 1 AS one",
             f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {reads}", f"DROP VIEW {view}",
@@ -155,10 +166,16 @@ class RandomDdl:
             f"CREATE SEQUENCE {self._fresh()} START WITH 3 MAXVALUE 99 CYCLE",
             f"CREATE OR REPLACE SEQUENCE {sequence} CACHE 5", f"DROP SEQUENCE {sequence}",
             f"ALTER SEQUENCE {sequence} RESTART 4", f"DROP SEQUENCE IF EXISTS {sequence}, d.nope",
-            f"CREATE DATABASE IF NOT EXISTS x CHARSET {charset}", "CREATE DATABASE y",
-            f"ALTER DATABASE x CHARSET {charset}", f"ALTER DATABASE d CHARSET {charset}",
-            "DROP DATABASE IF EXISTS y", "DROP DATABASE y",
+            *self._databases(),
         ])  # fmt: skip
+
+    def _databases(self) -> list[str]:
+        charset = self._pick(_CHARSETS)
+        return [
+            "CREATE DATABASE y", f"CREATE DATABASE IF NOT EXISTS x CHARSET {charset}",
+            f"ALTER DATABASE d CHARSET {charset}", "DROP DATABASE IF EXISTS y",
+            f"ALTER DATABASE x CHARSET {charset}", "DROP DATABASE y",
+        ]  # fmt: skip
 
     def _partitions(self) -> str:
         """Return something about d.part1 or d.part2, of which a server refuses other things."""
@@ -171,13 +188,8 @@ class RandomDdl:
             body = f"(id INT PRIMARY KEY, v INT) PARTITION BY {by}"
             return f"CREATE TABLE d.{name} {body}"
         one = self._pick(["p0", "p1", "P2", "p7"])
-        alone = [
-            f"TRUNCATE PARTITION {one}",
-            f"DROP PARTITION {one}",
-            "ANALYZE PARTITION ALL",
-            "ADD w INT",
-            "ADD INDEX iv (v)",
-        ]
+        alone = [f"TRUNCATE PARTITION {one}", f"DROP PARTITION {one}", "ANALYZE PARTITION ALL",
+                 "ADD w INT", "ADD INDEX iv (v)"]  # fmt: skip
         added = "ADD PARTITION (PARTITION p2 VALUES LESS THAN (999))"
         other = f"CREATE TABLE d.part3 LIKE d.{name}; ALTER TABLE d.part3 REMOVE PARTITIONING"
         steps = [
