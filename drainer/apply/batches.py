@@ -16,7 +16,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from drainer.planner import RowsStep
 from drainer.schema.snapshot import SnapshotOrigin, pack
@@ -48,28 +47,20 @@ class Generation:
         return list(in_order(each for _, each in await made))
 
 
-class RowBatch(Protocol):
-    """Row changes that are written downstream together, wherever their rows are."""
-
-    def displacing(self) -> RowBatch:
-        """Return the batch with upserts that remove any other row with the same unique value."""
-
-    async def by_unit(self, generation: Generation) -> Made:
-        """Return the SQL of unit after unit, and whether its rows can conflict with others.
-
-        Raises the dispatcher's errors.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class HeldBatch(Batch):
     """A batch whose rows are here."""
 
     def displacing(self) -> HeldBatch:
+        """Return the batch with upserts that remove any other row with the same unique value."""
         return replace(self, displaces=True)
 
     async def by_unit(self, generation: Generation) -> Made:
-        """Compact here and let tasks write the SQL; rows without other references are freed."""
+        """Return the SQL of unit after unit, and whether its rows can conflict with others.
+
+        Compacts here and lets tasks write the SQL; rows without other references are freed. Raises
+        the dispatcher's errors.
+        """
         units = await asyncio.to_thread(self._units, generation)
         del self  # Its rows are in the units now; SQL needs the room.
         meets = [each for each, _ in units]
@@ -141,6 +132,10 @@ class FetchBatch:
         facts = self.facts
         skipped = step.skipped + facts.skipped
         return replace(step, rows=facts.rows, remote=None, skipped=skipped)
+
+
+RowBatch = HeldBatch | FetchBatch
+"""Row changes that are written downstream together, wherever their rows are."""
 
 
 class Fetching:

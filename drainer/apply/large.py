@@ -23,6 +23,7 @@ import queue
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -34,7 +35,7 @@ from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import Sink, Slices
-from drainer.task.row_changes import Collector, MarkTable, Screened, is_own, name_of, read_changes
+from drainer.task.row_changes import Collector, MarkTable, Screened, name_of, read_changes
 from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import Retryable
@@ -77,106 +78,75 @@ class LargeTransactions(Generic[T]):
         Raises `Malformed` if the step holds no row changes, and the errors of a table's look-up.
         """
         rows = await asyncio.to_thread(SpooledRows, step.payload, step.lookup, step.limits)
-        large = _LargeTransaction(step, rows, self)
+        is_applied = True
         targets = rows.targets.values()
         if step.is_ignored or not {MarkTable, Screened}.isdisjoint(map(type, targets)):
-            await asyncio.to_thread(large.count)
-        return large.commit
+            is_applied, counts = await asyncio.to_thread(_counted, step.is_ignored, rows)
+            step.skipped.update(counts)  # They are committed with the transaction.
+        return partial(self._commit, step, rows, is_applied)
 
-    async def commit(self, transaction: _LargeTransaction[T], checkpoint: Checkpoint) -> None:
-        """Run all slices in one transaction with the checkpoint."""
-        if transaction.ends_here:
+    async def _commit(
+        self, step: LargeStep, rows: SpooledRows, is_applied: bool, checkpoint: Checkpoint
+    ) -> None:
+        """Run all slices in one transaction with the checkpoint, and delete the file."""
+        payload, began_s = step.payload, time.monotonic()
+        log.info("applying the %d bytes of transaction %d", payload.size, step.commit_ts)
+        if is_applied:
+            handover = _Handover(lambda: _batches(step, rows), self._generate)
+            try:
+                await self._thread.call(lambda: self._apply(handover.slices, checkpoint))
+            finally:
+                handover.close()
+        else:
             await self._thread.call(lambda: self._sink.save_checkpoint(checkpoint))
-            return
-        handover = _Handover(transaction.batches, self._generate)
-        try:
-            await self._thread.call(lambda: self._apply(handover.slices, checkpoint))
-        finally:
-            handover.close()
-
-
-class _LargeTransaction(Generic[T]):
-    """A large step whose tables are known."""
-
-    def __init__(self, step: LargeStep, rows: SpooledRows, owner: LargeTransactions[T]) -> None:
-        self._step = step
-        self._rows = rows
-        self._owner = owner
-        self.ends_here = False
-        """True if none of it goes downstream."""
-
-    def count(self) -> None:
-        """Record skipped changes in the step: their counts are committed with the transaction."""
-        if self._step.is_ignored:
-            self._end(self._ignored_counts())
-            return
-        found = Counts()
-        with closing(self._rows.values()) as values:
-            for value in values:
-                if self._is_returning(value):
-                    self._end(Counts([Skipped(TRANSACTIONS, LOOP_BACK)]))
-                    return
-                for change in read_changes(value, self._rows.target):
-                    found.update(change.skipped or {})
-        self._step.skipped.update(found)
-
-    def _end(self, counts: Counts) -> None:
-        self._step.skipped.update(counts)
-        self.ends_here = True
-
-    def _ignored_counts(self) -> Counts:
-        found = Counts([Skipped(TRANSACTIONS, IGNORED)])
-        with closing(self._rows.values()) as values:
-            for value in values:
-                for mutation in pb.PrewriteValue.FromString(value).mutations:
-                    name = name_of(self._rows.target, mutation.table_id, self._rows.version)
-                    found[Skipped(ROWS, IGNORED, name)] += len(mutation.sequence)
-        return found
-
-    def _is_returning(self, value: bytes) -> bool:
-        for mutation in pb.PrewriteValue.FromString(value).mutations:
-            target = self._rows.targets.get(mutation.table_id)
-            if isinstance(target, MarkTable) and is_own(mutation, target):
-                return True
-        return False
-
-    async def commit(self, checkpoint: Checkpoint) -> None:
-        """Apply the transaction downstream and delete its file."""
-        payload, began_s = self._step.payload, time.monotonic()
-        log.info("applying the %d bytes of transaction %d", payload.size, self._step.commit_ts)
-        await self._owner.commit(self, checkpoint)
         _committed()
         payload.release()
         log.info(
             "transaction %d of %d bytes is downstream after %.1f s",
-            self._step.commit_ts, payload.size, time.monotonic() - began_s,
+            step.commit_ts, payload.size, time.monotonic() - began_s,
         )  # fmt: skip
 
-    def batches(self) -> Iterator[HeldBatch]:
-        """Yield the slices from the first on; each call is a separate pass."""
-        step, report_s = self._step, time.monotonic() + _REPORT_S
-        read_bytes, number = 0, 0
-        begun = step.payload.outline
-        starts = {step.commit_ts: TransactionStart(begun.start_ts, begun.origin)}
-        with closing(self._rows.values()) as values:
-            for value in values:
-                changes = [each for each in read_changes(value, self._rows.target) if each.rows]
-                read_bytes += len(value)
-                if changes:
-                    number += 1
-                    collector = Collector()
-                    collector.add(changes, len(value))
-                    del value, changes
-                    yield HeldBatch(
-                        number, collector.tables(), displaces=True, commit_ts=[step.commit_ts],
-                        starts=starts,
-                    )  # fmt: skip  # No name for its tables: they go as soon as they are in units.
-                if time.monotonic() > report_s:
-                    report_s = time.monotonic() + _REPORT_S
-                    log.info(
-                        "transaction %d: %d of %d bytes", step.commit_ts, read_bytes,
-                        step.payload.size,
-                    )  # fmt: skip
+
+def _counted(is_ignored: bool, rows: SpooledRows) -> tuple[bool, Counts]:
+    """Return whether any of a transaction goes downstream, and the counts of the rest."""
+    found = Counts([Skipped(TRANSACTIONS, IGNORED)]) if is_ignored else Counts()
+    with closing(rows.values()) as values:
+        for value in values:
+            for mutation in pb.PrewriteValue.FromString(value).mutations:
+                target = rows.targets.get(mutation.table_id)
+                if is_ignored:
+                    name = name_of(rows.target, mutation.table_id, rows.version)
+                    found[Skipped(ROWS, IGNORED, name)] += len(mutation.sequence)
+                elif isinstance(target, MarkTable) and target.stops(mutation):
+                    return False, Counts([Skipped(TRANSACTIONS, LOOP_BACK)])
+            for change in () if is_ignored else read_changes(value, rows.target):
+                found.update(change.skipped or {})
+    return not is_ignored, found
+
+
+def _batches(step: LargeStep, rows: SpooledRows) -> Iterator[HeldBatch]:
+    """Yield the slices from the first on; each call is a separate pass."""
+    report_s = time.monotonic() + _REPORT_S
+    read_bytes, number = 0, 0
+    begun = step.payload.outline
+    starts = {step.commit_ts: TransactionStart(begun.start_ts, begun.origin)}
+    with closing(rows.values()) as values:
+        for value in values:
+            changes = [each for each in read_changes(value, rows.target) if each.rows]
+            read_bytes += len(value)
+            if changes:
+                number += 1
+                collector = Collector()
+                collector.add(changes, len(value))
+                del value, changes
+                yield HeldBatch(
+                    number, collector.tables(), displaces=True, commit_ts=[step.commit_ts],
+                    starts=starts,
+                )  # fmt: skip  # No name for its tables: they go as soon as they are in units.
+            if time.monotonic() > report_s:
+                report_s = time.monotonic() + _REPORT_S
+                size = step.payload.size
+                log.info("transaction %d: %d of %d bytes", step.commit_ts, read_bytes, size)
 
 
 class _Handover(Generic[T]):

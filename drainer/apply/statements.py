@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.apply.batches import HeldBatch, RowBatch
-from drainer.apply.strategies import Prepared
+from drainer.apply.strategies import Prepared, Strategy
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import (
@@ -69,11 +69,8 @@ class Queues:
     safe_mode: bool
 
 
-class EachChange:
-    """See `Strategy`."""
-
-    partitions_s: tuple[float, ...] = ()
-    messages = message_bytes = 0
+class EachChange(Strategy):
+    """Every change as its own statement."""
 
     def __init__(
         self,
@@ -94,7 +91,6 @@ class EachChange:
         self._start = start
         self._committed_ts = start.commit_ts
         self._keys: ForeignKeys | None = None
-        self.missed_rows = 0
         if self.is_safe:
             log.info("safe mode: inserts replace, updates delete and replace")
 

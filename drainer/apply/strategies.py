@@ -37,7 +37,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from drainer.apply.batches import Generation, HeldBatch, RowBatch
 from drainer.sinks.checkpoint import Checkpoint
@@ -56,23 +56,23 @@ downstream unchanged.
 """
 
 
-class Strategy(Protocol):
+class Strategy:
     """The way in which all batches of a Drainer's run are applied, one after another.
 
     A batch may be prepared while the previous batch is committed. Commits follow one another in
     commit order, with DDL steps between them that a strategy does not handle.
     """
 
-    missed_rows: int
+    missed_rows = 0
     """The number of updated or deleted rows that were missing downstream, as far as checked."""
 
-    partitions_s: tuple[float, ...]
+    partitions_s: tuple[float, ...] = ()
     """The seconds that each partition of the last batch took, if it had any."""
 
-    messages: int
+    messages = 0
     """The number of messages made of changes; 0 if the strategy makes SQL."""
 
-    message_bytes: int
+    message_bytes = 0
     """The total size of their values."""
 
     async def prepare(self, batch: RowBatch) -> Prepared:
@@ -80,7 +80,7 @@ class Strategy(Protocol):
 
         It does not touch the downstream, so it may be cancelled at any time.
         """
-        ...
+        raise NotImplementedError
 
 
 class PartialBatch:
@@ -99,11 +99,8 @@ class PartialBatch:
         return batch.displacing() if self.is_due else batch
 
 
-class Snapshot:
-    """See `Strategy`; an upsert needs no existing row, so none counts as missing."""
-
-    missed_rows = messages = message_bytes = 0
-    partitions_s: tuple[float, ...] = ()
+class Snapshot(Strategy):
+    """One transaction per batch; an upsert needs no existing row, so none counts as missing."""
 
     def __init__(
         self, generation: Generation, sink: TableSink, thread: SinkThread, start: Checkpoint
@@ -128,10 +125,8 @@ PARTITION_BYTES_MIN = 128 << 10
 """A smaller partition costs more time for its own commit and fence than it saves."""
 
 
-class Parallel:
-    """See `Strategy`; an upsert needs no existing row, so none counts as missing."""
-
-    missed_rows = messages = message_bytes = 0
+class Parallel(Strategy):
+    """Partitions; an upsert needs no existing row, so none counts as missing."""
 
     def __init__(
         self,
@@ -149,23 +144,16 @@ class Parallel:
         self._connections = connections
         self._start = start
         self._partial = PartialBatch(start)
-        self.partitions_s: tuple[float, ...] = ()
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        if self._partial.is_due:
-            return await self._resumed(batch)
+        again = batch if self._partial.is_due else None
         generating = batch.by_unit(self._generation)
         del batch  # The conversion to SQL decides how long the rows are needed.
-        made = await generating
-        return partial(self._apply, await asyncio.to_thread(self._cut, made))
-
-    async def _resumed(self, batch: RowBatch) -> Prepared:
-        made = await batch.by_unit(self._generation)
-        partitions = await asyncio.to_thread(self._cut, made)
-        if await self._thread.call(lambda: self._sink.has_begun(partitions)):
-            return partial(self._apply, partitions)
-        made = await self._partial.marked(batch).by_unit(self._generation)
-        return partial(self._apply, await asyncio.to_thread(self._cut, made))
+        partitions = await asyncio.to_thread(self._cut, await generating)
+        if again and not await self._thread.call(lambda: self._sink.has_begun(partitions)):
+            made = await self._partial.marked(again).by_unit(self._generation)
+            partitions = await asyncio.to_thread(self._cut, made)
+        return partial(self._apply, partitions)
 
     async def _apply(self, partitions: Partitions, checkpoint: Checkpoint) -> None:
         took_s = await self._thread.call(
@@ -204,11 +192,8 @@ def arranged(
     return Partitions([phase for phase in phases if phase], ordered)
 
 
-class Events:
-    """See `Strategy`; it reads no row downstream, so it counts none as missing."""
-
-    missed_rows = 0
-    partitions_s: tuple[float, ...] = ()
+class Events(Strategy):
+    """Messages; it reads no row downstream, so it counts none as missing."""
 
     def __init__(
         self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
@@ -218,7 +203,6 @@ class Events:
         self._sink = sink
         self._thread = thread
         self._parts = parts
-        self.messages = self.message_bytes = 0
 
     async def prepare(self, batch: RowBatch) -> Prepared:
         assert isinstance(batch, HeldBatch), "with this strategy payloads come here"

@@ -230,9 +230,8 @@ class ReaderFeed:
         self._name, self._list_interval_s = name, options.list_interval_s
         self._registry = registry
         checkpoint = start.checkpoint
-        kind = Named if name else Nameless
-        node_id = name or f"reader-{socket.gethostname()}-{os.getpid()}"
-        self._membership = kind(registry, oracle, node_id, lambda: self.acknowledged_ts)
+        self._membership = ReaderMembership(registry, oracle, name, lambda: self.acknowledged_ts)
+        node_id = self._membership.node_id
         self._merger = Merger(checkpoint.commit_ts, options.ignored_ts)
         who = Who(start.cluster_id, node_id, spool, tls=tls, hints=_HINTS)
         self._pumps = Pumps(
@@ -377,16 +376,18 @@ def host_of_reader() -> str:
     return f"{READER}{socket.gethostname()}:0"
 
 
-class Named(Membership):
-    """A reader that is listed."""
+class ReaderMembership(Membership):
+    """A reader's entry under its name; without a name it writes nothing to etcd."""
 
     def __init__(
         self, registry: Registry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
     ) -> None:
+        node_id = name or f"reader-{socket.gethostname()}-{os.getpid()}"
         super().__init__(
-            registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
+            registry, oracle, node_id=node_id, host=host_of_reader(), checkpoint_ts=acknowledged_ts
         )
         self.state = NodeState.READING
+        self._is_named = bool(name)
         self._label = {"run": secrets.token_hex(8)}
         self._listed_s = float("-inf")
 
@@ -399,7 +400,7 @@ class Named(Membership):
         Raises `NeedsOperator` if another reader has taken the name since.
         """
         now_s = time.monotonic()
-        if now_s - self._listed_s < HEARTBEAT_S / 2:
+        if not self._is_named or now_s - self._listed_s < HEARTBEAT_S / 2:
             return self._list()
         if self._is_listed:
             found = self._registry.get(NodeKind.DRAINER, self.node_id)
@@ -409,24 +410,14 @@ class Named(Membership):
         self._listed_s = now_s
         return super()._publish_and_list(status)
 
-
-class Nameless(Membership):
-    """A reader without an entry: it lists the Pumps, and writes nothing to etcd."""
-
-    def __init__(
-        self, registry: Registry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
-    ) -> None:
-        super().__init__(
-            registry, oracle, node_id=name, host=host_of_reader(), checkpoint_ts=acknowledged_ts
-        )
-
-    def _publish_and_list(self, status: NodeStatus) -> Statuses:
-        return self._list()
-
     async def list_again(self, pump: NodeStatus) -> None:
-        """Leave etcd unchanged; the reader waits for the Pump anyway."""
+        """List a Pump again; a reader without a name waits for it anyway."""
+        if self._is_named:
+            await super().list_again(pump)
 
-    async def publish(self, state: NodeState) -> None: ...
+    async def publish(self, state: NodeState) -> None:
+        if self._is_named:
+            await super().publish(state)
 
 
 def check_name(name: str) -> None:

@@ -28,54 +28,93 @@ from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig
 from penstock.security.tls import Tls
 
+T = TypeVar("T")
+
 
 class Cursor:
-    """The elements of the last portion, and the element that the program has."""
+    """A reader's position, and the elements of the last portion that it has not returned yet."""
 
-    def __init__(self, start: Reached, release: Callable[[Changes], None]) -> None:
-        """`release` frees a large transaction's changes when its turn is over."""
-        self.reached = start
-        """Everything up to here was given to the program, including its current element."""
-        self._release = release
-        self._through = start
+    def __init__(self, feed: ReaderFeed) -> None:
+        self._feed = feed
+        self._reached = self._through = feed.start
         self._waiting: deque[Committed] = deque()
         self._large: Changes | None = None
+        self._is_closed = False
 
-    def take(self, portion: Portion) -> None:
-        """Accept a portion; all elements of the previous portion must have been returned."""
-        assert not self._waiting
+    @property
+    def checkpoint(self) -> str:
+        """The reader's position: everything up to it was given to the program.
+
+        It also moves while no change comes that the program wants, so a program that waits in `get`
+        should store it now and then. Within a loop over the reader it is that of the current
+        element.
+        """
+        return self._reached.text
+
+    def acknowledge(self, checkpoint: str) -> None:
+        """Let Pumps purge binlogs before a checkpoint, because the program has stored it.
+
+        It is useful for a reader with a name; other readers hold nothing. Raises `NeedsOperator`
+        for a value that is not a checkpoint of an element that this reader has given.
+        """
+        cluster_id, acknowledged = Reached.from_text(checkpoint)
+        own, reached = self._reached
+        if cluster_id != own or acknowledged.commit_ts > reached.commit_ts:
+            raise NeedsOperator(
+                f"this reader has given nothing up to the checkpoint at {acknowledged.commit_ts}",
+                "acknowledge a checkpoint of this reader, once it is stored",
+                Code.READER_MISUSED,
+            )
+        self._feed.acknowledged_ts = acknowledged.commit_ts
+
+    def waits_for(self) -> str:
+        """Return what blocks the stream, and the remedy; empty while it moves.
+
+        An unreachable Pump blocks it, because that Pump may have the next transaction.
+        """
+        return self._ask(self._feed.waits_for)
+
+    def pumps(self) -> Sequence[PumpView]:
+        """Return every Pump as the merge sees it: its condition, the reason, its position."""
+        return self._ask(self._feed.pumps)
+
+    def skipped(self) -> Sequence[str]:
+        """Return the counts of skipped data since the start, one line per cause and table."""
+        return self._ask(lambda: lines(self._feed.decoder.skipped.totals))
+
+    left_out = skipped
+    """The former name."""
+
+    def __repr__(self) -> str:
+        cluster_id, checkpoint = self._reached
+        state = "closed at" if self._is_closed else "at"
+        return f"<{type(self).__name__} of cluster {cluster_id}, {state} {checkpoint.commit_ts}>"
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        return question()
+
+    def _release(self, changes: Changes) -> None:
+        changes.release()
+
+    def _take(self, portion: Portion) -> None:
+        assert not self._waiting, "all elements of the previous portion have been returned"
         self._waiting.extend(portion.committed)
         self._through = portion.reached
 
-    def next(self) -> Committed | None:
+    def _known(self) -> Committed | None:
         """Return the next element, or None if another portion is needed."""
-        self.let_go()
+        if self._large is not None:  # Its turn is over.
+            self._large.expire()
+            self._release(self._large)
+            self._large = None
         if not self._waiting:
-            self.reached = self._through
+            self._reached = self._through
             return None
         one = self._waiting.popleft()
         if isinstance(one, Transaction) and one.is_large:
             self._large = one.changes
-        self.reached = one.reached
+        self._reached = one.reached
         return one
-
-    def acknowledged(self, text: str) -> int:
-        """Return a checkpoint's commit_ts; raise `NeedsOperator` if it is not reached yet."""
-        cluster_id, checkpoint = Reached.from_text(text)
-        own, reached = self.reached
-        if cluster_id != own or checkpoint.commit_ts > reached.commit_ts:
-            raise NeedsOperator(
-                f"this reader has given nothing up to the checkpoint at {checkpoint.commit_ts}",
-                "acknowledge a checkpoint of this reader, once it is stored",
-                Code.READER_MISUSED,
-            )
-        return checkpoint.commit_ts
-
-    def let_go(self) -> None:
-        if self._large is not None:
-            self._large.expire()
-            self._release(self._large)
-            self._large = None
 
 
 def closed() -> NeedsOperator:
@@ -84,13 +123,8 @@ def closed() -> NeedsOperator:
     )
 
 
-class AsyncReader:
+class AsyncReader(Cursor):
     """Committed transactions in commit order, for one task at a time; made by `connect`."""
-
-    def __init__(self, feed: ReaderFeed) -> None:
-        self._feed = feed
-        self._cursor = Cursor(feed.start, Changes.release)
-        self._is_closed = False
 
     @classmethod
     async def connect(
@@ -106,13 +140,6 @@ class AsyncReader:
         """Connect a reader to a cluster; parameters and errors are those of `Reader.connect`."""
         feed = open_feed(etcd_urls, after=after, name=name, filter=filter, tls=tls, options=options)
         return cls(await feed)
-
-    @property
-    def checkpoint(self) -> str:
-        return self._cursor.reached.text
-
-    def acknowledge(self, checkpoint: str) -> None:
-        self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
 
     async def get(self, timeout_s: float | None = None) -> Committed | None:
         """Return the next element, None if none comes in time; may be cancelled.
@@ -130,32 +157,18 @@ class AsyncReader:
 
     async def _next(self) -> Committed | None:
         while not self._is_closed:
-            found = self._cursor.next()
+            found = self._known()
             if found is not None:
                 return found
             portion = await self._feed.more()
             if portion is None:
                 break
-            self._cursor.take(portion)
+            self._take(portion)
         return None
-
-    def waits_for(self) -> str:
-        return self._feed.waits_for()
-
-    def pumps(self) -> Sequence[PumpView]:
-        return self._feed.pumps()
-
-    def skipped(self) -> Sequence[str]:
-        return lines(self._feed.decoder.skipped.totals)
-
-    left_out = skipped
 
     async def close(self) -> None:
         self._is_closed = True
         await self._feed.close()
-
-    def __repr__(self) -> str:
-        return describe(self, self._cursor, is_closed=self._is_closed)
 
     def __aiter__(self) -> Self:
         return self
@@ -173,27 +186,25 @@ class AsyncReader:
         await self.close()
 
 
-def describe(reader: object, cursor: Cursor, *, is_closed: bool) -> str:
-    cluster_id, checkpoint = cursor.reached
-    state = "closed at" if is_closed else "at"
-    return f"<{type(reader).__name__} of cluster {cluster_id}, {state} {checkpoint.commit_ts}>"
-
-
-T = TypeVar("T")
-
-
-class Reader:
+class Reader(Cursor):
     """Committed transactions in commit order; made by `connect`.
 
     One thread reads; any other may close it, and query its state.
     """
 
     def __init__(self, feed: ReaderFeed, loop: _Loop) -> None:
-        self._feed = feed
+        super().__init__(feed)
         self._loop = loop
-        self._cursor = Cursor(feed.start, lambda changes: loop.later(changes.release))
         self._asked: Future[Portion | None] | None = None
-        self._is_closed = False
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        async def answer() -> T:
+            return question()
+
+        return self._loop.run(answer())
+
+    def _release(self, changes: Changes) -> None:
+        self._loop.later(changes.release)
 
     @classmethod
     def connect(
@@ -223,24 +234,6 @@ class Reader:
             loop.end()
             raise
 
-    @property
-    def checkpoint(self) -> str:
-        """The reader's position: everything up to it was given to the program.
-
-        It also moves while no change comes that the program wants, so a program that waits in `get`
-        should store it now and then. Within a loop over the reader it is that of the current
-        element.
-        """
-        return self._cursor.reached.text
-
-    def acknowledge(self, checkpoint: str) -> None:
-        """Let Pumps purge binlogs before a checkpoint, because the program has stored it.
-
-        It is useful for a reader with a name; other readers hold nothing. Raises `NeedsOperator`
-        for a value that is not a checkpoint of an element that this reader has given.
-        """
-        self._feed.acknowledged_ts = self._cursor.acknowledged(checkpoint)
-
     def get(self, timeout_s: float | None = None) -> Committed | None:
         """Return the next element, None if none comes within `timeout_s`.
 
@@ -260,13 +253,13 @@ class Reader:
         """Return the next element, or None if the reader is closed; raise `TimeoutError`."""
         end_s = None if timeout_s is None else self._loop.now_s() + timeout_s
         while not self._is_closed:
-            found = self._cursor.next()
+            found = self._known()
             if found is not None:
                 return found
             portion = self._more(None if end_s is None else max(0.0, end_s - self._loop.now_s()))
             if portion is None:
                 break
-            self._cursor.take(portion)
+            self._take(portion)
         return None
 
     def _more(self, timeout_s: float | None) -> Portion | None:
@@ -284,33 +277,12 @@ class Reader:
         self._asked = None
         return portion
 
-    def waits_for(self) -> str:
-        """Return what blocks the stream, and the remedy; empty while it moves.
-
-        An unreachable Pump blocks it, because that Pump may have the next transaction.
-        """
-        return self._loop.ask(self._feed.waits_for)
-
-    def pumps(self) -> Sequence[PumpView]:
-        """Return every Pump as the merge sees it: its condition, the reason, its position."""
-        return self._loop.ask(self._feed.pumps)
-
-    def skipped(self) -> Sequence[str]:
-        """Return the counts of skipped data since the start, one line per cause and table."""
-        return self._loop.ask(lambda: lines(self._feed.decoder.skipped.totals))
-
-    left_out = skipped
-    """The former name."""
-
     def close(self) -> None:
         """Stop pulling, from any thread; an iteration in progress also ends."""
         if not self._is_closed:
             self._is_closed = True
             self._loop.run(self._feed.close())
             self._loop.end()
-
-    def __repr__(self) -> str:
-        return describe(self, self._cursor, is_closed=self._is_closed)
 
     def __iter__(self) -> Self:
         return self
@@ -353,12 +325,6 @@ class _Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.begin(work).result()
-
-    def ask(self, question: Callable[[], T]) -> T:
-        async def answer() -> T:
-            return question()
-
-        return self.run(answer())
 
     def later(self, act: Callable[[], None]) -> None:
         with suppress(RuntimeError):

@@ -69,7 +69,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -130,8 +130,7 @@ def compact_many(
     For rows of several tables of one layout, `owners` is the table of each row; it comes before the
     key.
     """
-    events = _events(table, kinds, rows, owners)
-    codes, row, is_put, has_before = events.codes, events.row, events.is_put, events.has_before
+    codes, row, is_put, has_before = _events(table, kinds, rows, owners)
     order = np.argsort(codes, kind="stable")
     by_key = codes[order]
     ends = np.flatnonzero(np.append(by_key[1:] != by_key[:-1], True))
@@ -152,15 +151,13 @@ def compact_many(
     return ops, np.concatenate([gone_rows, kept])
 
 
-@dataclass(frozen=True, slots=True)
-class _Events:
-    codes: Ints  # Equal for equal keys, and sorted like the keys.
-    row: Ints
-    is_put: Ints
-    has_before: Ints  # The row's before image has this event's key.
+def _events(
+    table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return key code, row, whether it is a put, and whether the before image has that key.
 
-
-def _events(table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None) -> _Events:
+    Codes are equal for equal keys, and sorted like the keys.
+    """
     columns: list[Columns] = []
     indexes: list[Ints] = []
     puts: list[bool] = []
@@ -183,7 +180,9 @@ def _events(table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None)
         elif kind is MutationType.INSERT:
             add(after, index, True, False)
         else:
-            same = _all_equal(before, after)
+            same: Ints = np.ones(len(index), bool)
+            for old, new in zip(before, after, strict=True):
+                same &= pc.equal(old, new).to_numpy(zero_copy_only=False)
             if same.all():
                 add(after, index, True, True)
                 continue
@@ -202,7 +201,7 @@ def _events(table: TableInfo, kinds: Kinds, rows: pa.Array, owners: Ints | None)
     if len(columns) > 1:
         order = np.argsort(row, kind="stable")  # Two events of one row have different keys.
         codes, row, is_put, has_before = (a[order] for a in (codes, row, is_put, has_before))
-    return _Events(codes, row, is_put, has_before)
+    return codes, row, is_put, has_before
 
 
 def _keys(table: TableInfo, kind: MutationType, rows: pa.Array) -> tuple[Columns, Columns]:
@@ -215,13 +214,6 @@ def _keys(table: TableInfo, kind: MutationType, rows: pa.Array) -> tuple[Columns
         for image in (before, after)
     ]
     return normal[0], normal[1]
-
-
-def _all_equal(before: Columns, after: Columns) -> Ints:
-    same: Ints = np.ones(len(before[0]), bool)
-    for old, new in zip(before, after, strict=True):
-        same &= pc.equal(old, new).to_numpy(zero_copy_only=False)
-    return same
 
 
 def _codes(columns: Columns) -> Ints:
@@ -390,15 +382,11 @@ def spans(
 
 def shares(rows: pa.RecordBatch, parts: int, bounds: Bounds = BOUNDS) -> list[pa.RecordBatch]:
     """Return `rows` in at most `parts` runs of about the same size in bytes."""
-    count = len(rows)
-    parts = max(1, min(parts, count // bounds.share_rows_min))
-    if parts == 1:
+    if min(parts, len(rows) // bounds.share_rows_min) <= 1:
         return [rows]
     sizes = pc.binary_length(rows.column("row")).to_numpy() + 16  # An empty row also has a cost.
-    ends = np.cumsum(sizes)
-    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts)
-    edges = [0, *(int(cut) for cut in np.unique(cuts)), count]
-    return [rows.slice(start, stop - start) for start, stop in pairwise(edges) if stop > start]
+    edges = spans(sizes, len(rows), parts, bounds)
+    return [rows.slice(start, stop - start) for start, stop in pairwise(edges)]
 
 
 @dataclass(slots=True)
@@ -447,18 +435,16 @@ def compact_few(
 
 
 def _key_of(table: TableInfo) -> Callable[[Row], Row]:
+    def comparable(column: ColumnInfo) -> Callable[[Any], Any]:
+        if column.tp not in (MysqlType.ENUM, MysqlType.SET):
+            return partial(normal_value, column)
+        number = number_of(column)  # ENUM texts are not unique per number.
+        return lambda value: number(normal_value(column, value))
+
     key = apply_key(table)
     assert key is not None
-    columns = [(part.offset, _key_value(table.columns[part.offset])) for part in key.columns]
+    columns = [(part.offset, comparable(table.columns[part.offset])) for part in key.columns]
     return lambda row: tuple([value(row[at]) for at, value in columns])
-
-
-def _key_value(column: ColumnInfo) -> Callable[[Any], Any]:
-    """Return the comparison form of a key's values: ENUM texts are not unique per number."""
-    if column.tp not in (MysqlType.ENUM, MysqlType.SET):
-        return lambda value: normal_value(column, value)
-    number = number_of(column)
-    return lambda value: number(normal_value(column, value))
 
 
 def _moved(table: TableInfo) -> Callable[[_Fate], bool]:

@@ -29,7 +29,7 @@ false.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,22 +96,22 @@ class MarkTable(tuple[str, TableInfo]):
 
     __hash__ = object.__hash__
 
-    def stops(self, kinds: bytes, rows: Sequence[bytes]) -> bool:
-        """Return whether the transaction with these changes came from here.
+    def stops(self, mutation: Any) -> bool:
+        """Return whether changes of this table say that their transaction came from here.
 
         Raises `Malformed` for bytes that are not rows of this table.
         """
-        return any(self._is_own(*each) for each in zip(kinds, rows, strict=True))
-
-    def _is_own(self, kind: int, data: bytes) -> bool:
-        images: Sequence[Sequence[object]]
-        if kind == MutationType.UPDATE:
-            images = self._codec.decode_update(data)
-        elif kind == MutationType.INSERT:
-            images = [self._codec.decode_insert(data)]
-        else:
-            images = [self._codec.decode_delete(data)]
-        return any(image[self._at] == self._channel_id for image in images)
+        codec = self._codec
+        for kind, data in zip(*_in_sequence(mutation), strict=True):
+            images: Sequence[Sequence[object]]
+            if kind == MutationType.UPDATE:
+                images = codec.decode_update(data)
+            else:
+                is_insert = kind == MutationType.INSERT
+                images = [codec.decode_insert(data) if is_insert else codec.decode_delete(data)]
+            if any(image[self._at] == self._channel_id for image in images):
+                return True
+        return False
 
 
 _HINT = "the writer and the Drainer must speak the same binlog.proto"
@@ -306,14 +306,17 @@ def _parsed(prewrite_value: bytes) -> Any:
 def read_changes(prewrite_value: bytes, lookup: Lookup) -> list[TableChanges]:
     """Return a transaction's changes; some may only count skipped rows.
 
-    A transaction with this Drainer's mark has only that count (`drainer.task.row_changes`).
+    A transaction with this Drainer's mark has only that count.
 
     Raises `Malformed` if the bytes are not row changes, or their lists and sequence disagree.
     """
     value = _parsed(prewrite_value)
     version = value.schema_version
     targets = [lookup(mutation.table_id, version) for mutation in value.mutations]
-    if MarkTable in map(type, targets) and _is_returning(value.mutations, targets):
+    if MarkTable in map(type, targets) and any(
+        isinstance(target, MarkTable) and target.stops(mutation)
+        for mutation, target in zip(value.mutations, targets, strict=True)
+    ):
         return [TableChanges(0, targets[0], b"", [], Counts([Skipped(TRANSACTIONS, LOOP_BACK)]))]
     changes = []
     for mutation, target in zip(value.mutations, targets, strict=True):
@@ -343,18 +346,6 @@ def name_of(lookup: Lookup, table_id: int, version: int) -> str:
     except NeedsOperator:
         return f"id {table_id}"
     return target.loss.name if isinstance(target, Screened) else f"{target[0]}.{target[1].name}"
-
-
-def is_own(mutation: Any, marks: MarkTable) -> bool:
-    """Return whether changes of the mark table say that their transaction came from here."""
-    return marks.stops(*_in_sequence(mutation))
-
-
-def _is_returning(mutations: Iterable[Any], targets: Iterable[Target]) -> bool:
-    return any(
-        isinstance(target, MarkTable) and is_own(mutation, target)
-        for mutation, target in zip(mutations, targets, strict=True)
-    )
 
 
 def _screened(mutation: Any, screen: Screened) -> TableChanges:

@@ -49,7 +49,7 @@ from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_m
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import generate
 from drainer.task.sql.rows import apply_key, can_meet_others
-from drainer.task.work_unit import Batch, Statements, in_order, undecodable
+from drainer.task.work_unit import Batch, Statements, in_order, reading
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.filters import FilterConfig, Rules
@@ -64,7 +64,6 @@ CATALOGS_KEPT = 8
 
 _LENGTH = struct.Struct("<I")
 _AWAY, _MADE = b"\x00", b"\x01"
-_UNREADABLE = (ValueError, LookupError, TypeError, struct.error)
 
 Made = list[tuple[bool, Statements]]
 """The SQL of table after table, and whether its rows can conflict with others."""
@@ -130,7 +129,7 @@ class FetchUnit:
     @classmethod
     def decode(cls, data: bytes) -> FetchUnit:
         """Return the unit in `data`; raise `Malformed`."""
-        try:
+        with reading("fetch unit"):
             header, at = _json(data, len(MAGIC))
             count, rest = divmod(len(data) - at, 10)
             if rest or not data.startswith(MAGIC):
@@ -138,8 +137,6 @@ class FetchUnit:
             stamps = np.frombuffer(data, "<i8", count, at)
             owners = np.frombuffer(data, "<u2", count, at + 8 * count)
             return cls(**header, commit_ts=stamps, owners=owners)
-        except _UNREADABLE as error:
-            raise undecodable("fetch unit", error) from error
 
 
 _HEADER_FIELDS = (
@@ -178,7 +175,7 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
     """Decode a task's answer; raise `Away`, or `Malformed` for an invalid answer."""
     if data.startswith(_AWAY):
         raise Away(data[1:].decode("utf-8", "replace"))
-    try:
+    with reading("answer of a task"):
         header, at = _json(data, 1)
         view, made = memoryview(data), []
         for meets, length in header.pop("units"):
@@ -187,8 +184,6 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         header["skipped"] = Counts(from_lists(header["skipped"]))
         header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
         return made, Facts(**header)
-    except _UNREADABLE as error:
-        raise undecodable("answer of a task", error) from error
 
 
 def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:

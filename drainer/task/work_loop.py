@@ -44,6 +44,7 @@ import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -178,10 +179,6 @@ Answer = Callable[[bytes], bytes]
 Keep = Callable[[int, bytes], None]
 
 
-def _keep_nothing(number: int, catalog: bytes) -> None:
-    """Discard a catalog: units that contain rows do not need it."""
-
-
 def serve_partition(
     host: str,
     port: int,
@@ -210,10 +207,13 @@ def serve(
     token: str,
     partition: int,
     answer: Answer,
-    keep: Keep = _keep_nothing,
+    keep: Keep | None = None,
     digest: str = "",
 ) -> None:
-    """Connect and answer units until the connection ends; raise `OSError` if none is made."""
+    """Connect and answer units until the connection ends; raise `OSError` if none is made.
+
+    Units that contain their rows need no `keep` for catalogs.
+    """
     with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
         line = Line(connection, digest)
         connection.settimeout(None)
@@ -229,19 +229,25 @@ def serve(
             number, payload = unit
             try:
                 kind, reply = RESULT, answer(payload)
+            except NeedsOperator as error:
+                failure = {"problem": error.problem, "hint": error.hint, "code": str(error.code)}
+                kind, reply = FAILED, json.dumps(failure).encode()
             except Exception as error:
-                kind, reply = FAILED, _explain(error)
+                failure = {"problem": f"{type(error).__name__}: {error}", "hint": ""}
+                kind, reply = FAILED, json.dumps(failure | {"code": str(Code.DEFECT)}).encode()
             try:
                 line.send(HEADER.pack(kind, number, len(reply)), reply)
             except OSError:  # The Drainer has gone: the next one sends the unit again.
                 break
-        _hang_up(connection)
+        with suppress(OSError):  # The other side may have closed it.
+            connection.shutdown(socket.SHUT_RDWR)
         while reader.is_alive():
-            _drain(units)
+            with suppress(queue.Empty):
+                units.get_nowait()
             reader.join(timeout=0.05)
 
 
-def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Keep) -> None:
+def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Keep | None) -> None:
     try:
         while (header := line.read(HEADER.size)) is not None:
             kind, number, length = HEADER.unpack(header)
@@ -250,33 +256,12 @@ def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Kee
             if payload is None:
                 break
             if kind == CATALOG:
-                keep(number, payload)
+                if keep is not None:
+                    keep(number, payload)
                 continue
             units.put((number, payload))
     finally:
         units.put(None)
-
-
-def _explain(error: Exception) -> bytes:
-    if isinstance(error, NeedsOperator):
-        problem, hint, code = error.problem, error.hint, error.code
-    else:
-        problem, hint, code = f"{type(error).__name__}: {error}", "", Code.DEFECT
-    return json.dumps({"problem": problem, "hint": hint, "code": str(code)}).encode()
-
-
-def _hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # The other side closed it.
-
-
-def _drain(units: queue.Queue[tuple[int, bytes] | None]) -> None:
-    try:
-        units.get_nowait()
-    except queue.Empty:
-        return
 
 
 if __name__ == "__main__":

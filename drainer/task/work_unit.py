@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
@@ -40,16 +41,21 @@ from penstock.wire.binlog import Origin
 
 _METADATA_KEY = b"penstock"
 _COUNTS = struct.Struct("<III")
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
 
 
-def undecodable(what: str, error: object) -> Malformed:
-    """Return the error for a message between a Drainer and a task that cannot be decoded."""
-    return Malformed(
-        f"undecodable {what}: {error}",
-        "Drainer and Spark tasks must run the same version of Penstock",
-        Code.SPARK_VERSION,
-    )
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Decode a message between a Drainer and a task; raise `Malformed` where that fails."""
+    try:
+        yield
+    except (
+        pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration, struct.error
+    ) as error:  # fmt: skip
+        raise Malformed(
+            f"undecodable {what}: {error}",
+            "Drainer and Spark tasks must run the same version of Penstock",
+            Code.SPARK_VERSION,
+        ) from error
 
 
 def arrow_stream(rows: pa.RecordBatch | pa.Table, header: object, magic: bytes = b"") -> bytes:
@@ -192,7 +198,7 @@ class WorkUnit:
     @classmethod
     def decode(cls, data: bytes | memoryview) -> WorkUnit:
         """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
-        try:
+        with reading("work unit"):
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 header = arrow_header(reader.schema)
                 rows = reader.read_next_batch()
@@ -208,8 +214,6 @@ class WorkUnit:
                 links=tuple((tag, tuple(offsets)) for tag, offsets in header["links"]),
                 members=tuple((s, n, d, u) for s, n, d, u in header["members"]),
             )
-        except _UNREADABLE as error:
-            raise undecodable("work unit", error) from error
 
 
 @lru_cache(maxsize=1024)
@@ -245,19 +249,17 @@ class Statements:
     def decode(cls, data: bytes | memoryview) -> Statements:
         """Return the statements in `data`; raise `Malformed` when the lengths do not add up."""
         view = memoryview(data)
-        try:
+        with reading("statements"):
             deletes, upserts, ordered = _COUNTS.unpack_from(view)
             count = deletes + upserts + ordered
             lengths = struct.unpack_from(f"<{count}I", view, _COUNTS.size)
-        except struct.error as error:
-            raise undecodable("statements", error) from error
-        at = _COUNTS.size + 4 * count
-        texts = []
-        for length in lengths:
-            texts.append(bytes(view[at : at + length]))
-            at += length
-        if at != len(view):
-            raise undecodable("statements", f"they end at {at} of {len(view)} bytes")
+            at = _COUNTS.size + 4 * count
+            texts = []
+            for length in lengths:
+                texts.append(bytes(view[at : at + length]))
+                at += length
+            if at != len(view):
+                raise ValueError(f"they end at {at} of {len(view)} bytes")
         upserts_end = deletes + upserts
         return cls(texts[:deletes], texts[deletes:upserts_end], texts[upserts_end:])
 

@@ -38,9 +38,9 @@ from drainer.task.work_unit import (
     TableRows,
     arrow_header,
     arrow_stream,
+    reading,
     table_of,
     table_text,
-    undecodable,
 )
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -58,7 +58,6 @@ _SCHEMA = pa.schema(
         ("row", pa.large_binary()),
     ]
 )
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 Target = tuple[str, TableInfo]
@@ -86,7 +85,7 @@ class EventUnit:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
-        try:
+        with reading("event unit"):
             with pa.ipc.open_stream(pa.py_buffer(data)[len(MAGIC) :]) as reader:
                 header = arrow_header(reader.schema)
                 rows = reader.read_next_batch()
@@ -97,8 +96,6 @@ class EventUnit:
                 rows=rows,
                 is_slice=header["is_slice"],
             )
-        except _UNREADABLE as error:
-            raise undecodable("event unit", error) from error
 
 
 def event_units(batch: Batch, encoding: Encoding, parts: int) -> list[EventUnit]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, Type
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.work_unit import TransactionStart, undecodable
+from drainer.task.work_unit import TransactionStart, reading
 from penstock.schema.model import TableInfo
 
 if TYPE_CHECKING:  # It imports the grammar of DDL, and tasks only encode rows.
@@ -40,7 +40,6 @@ _SCHEMA = pa.schema(
         ("headers", pa.map_(pa.string(), pa.binary())),
     ]
 )
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, StopIteration)
 
 Headers = Sequence[tuple[str, bytes]]
 Row = tuple[int, str, bytes | None, bytes | None, Headers]
@@ -137,13 +136,10 @@ class Messages:
     @classmethod
     def decode(cls, data: bytes, starts: Mapping[int, TransactionStart] | None = None) -> Self:
         """Decode messages that share memory with `data`; raise `Malformed`."""
-        try:
-            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                if reader.schema != _SCHEMA:
-                    raise ValueError(f"columns {reader.schema.names}")
-                return cls(reader.read_next_batch(), starts)
-        except _UNREADABLE as error:
-            raise undecodable("messages", error) from error
+        with reading("messages"), pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            if reader.schema != _SCHEMA:
+                raise ValueError(f"columns {reader.schema.names}")
+            return cls(reader.read_next_batch(), starts)
 
 
 Values = tuple[Any, ...]

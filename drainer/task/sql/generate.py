@@ -17,7 +17,6 @@ from drainer.task.sql.lake_rows import lake_rows
 from drainer.task.sql.literals import ARROW, MYSQL
 from drainer.task.sql.row_statements import row_statements
 from drainer.task.sql.rows import (
-    Kinds,
     after_columns,
     after_image,
     before_columns,
@@ -26,7 +25,6 @@ from drainer.task.sql.rows import (
 )
 from drainer.task.sql.table_sql import TableSql, table_sql
 from drainer.task.work_unit import BOUNDS, Bounds, Op, Statements, WorkUnit
-from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import Malformed
 from penstock.wire.binlog import MutationType
 
@@ -38,28 +36,41 @@ def generate(unit: WorkUnit, bounds: Bounds = BOUNDS) -> Statements:
     """
     if unit.dialect == ARROW:
         return lake_rows(unit)
-    if unit.members:
-        return _generate_members(unit, bounds)
     sql = _sql_of(unit, unit.schema, unit.name, bounds)
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()
-    if len(ops) < bounds.rowwise_max or ops[0] == Op.ORDERED:
-        return generate_rows(sql, ops.tolist(), kinds.tolist(), unit.rows.column("row"))
+    rows: Any = unit.rows.column("row")
+    if not unit.members and (len(ops) < bounds.rowwise_max or ops[0] == Op.ORDERED):
+        return generate_rows(sql, ops.tolist(), kinds.tolist(), rows)
     # Ops are sorted, so each op's rows are one run.
     border = int(np.searchsorted(ops, Op.UPSERT))
-    rows: Any = unit.rows.column("row")
-    return Statements(
-        _deletes(sql, kinds[:border], rows.slice(0, border)),
-        _upserts(sql, kinds[border:], rows.slice(border)),
-    )
-
-
-def _ordered(sql: TableSql, codec: RowCodec, kind: int, data: bytes) -> bytes:
-    if kind == MutationType.INSERT:
-        return sql.insert_one(codec.decode_insert(data))
-    if kind == MutationType.DELETE:
-        return sql.delete_one(codec.decode_delete(data))
-    return sql.update_one(*codec.decode_update(data))
+    keys: Any = []
+    texts: Any = []
+    try:
+        if border:
+            columns = before_columns(unit.table, kinds[:border], rows.slice(0, border), sql.key)
+            keys = sql.keys_column(columns)
+        if border < len(ops):
+            columns = after_columns(
+                unit.table, kinds[border:], rows.slice(border), sql.written,
+                marks_json=unit.dialect == MYSQL,
+            )  # fmt: skip
+            texts = sql.rows_column(columns)
+    except Malformed:
+        if not unit.members:
+            raise
+        return _one_by_one(unit, border, bounds)  # This reports the bad row.
+    made = Statements()
+    gone = kept = 0
+    members = unit.members or ((unit.schema, unit.name, border, len(ops) - border),)
+    for schema, name, deletes, upserts in members:
+        sql = _sql_of(unit, schema, name, bounds)
+        if deletes:
+            made.deletes.extend(sql.deletes(keys.slice(gone, deletes)))
+        if upserts:
+            made.upserts.extend(sql.upserts(texts.slice(kept, upserts)))
+        gone, kept = gone + deletes, kept + upserts
+    return made
 
 
 def generate_rows(
@@ -75,38 +86,17 @@ def generate_rows(
             deletes.append(sql.key_text(before_image(codec, kind, data)) + ",")
         elif op == Op.UPSERT:
             upserts.append(sql.row_text(after_image(codec, kind, data)) + ",")
+        elif kind == MutationType.INSERT:
+            ordered.append(sql.insert_one(codec.decode_insert(data)))
+        elif kind == MutationType.DELETE:
+            ordered.append(sql.delete_one(codec.decode_delete(data)))
         else:
-            ordered.append(_ordered(sql, codec, kind, data))
+            ordered.append(sql.update_one(*codec.decode_update(data)))
     return Statements(
         sql.deletes(pa.array(deletes, pa.large_string())) if deletes else [],
         sql.upserts(pa.array(upserts, pa.large_string())) if upserts else [],
         ordered,
     )
-
-
-def _generate_members(unit: WorkUnit, bounds: Bounds) -> Statements:
-    ops = unit.rows.column("op").to_numpy()
-    kinds = unit.rows.column("kind").to_numpy()
-    rows: Any = unit.rows.column("row")
-    border = int(np.searchsorted(ops, Op.UPSERT))
-    sql = _sql_of(unit, unit.schema, unit.name, bounds)
-    try:
-        keys: Any = _key_texts(sql, kinds[:border], rows.slice(0, border)) if border else []
-        texts: Any = (
-            _row_texts(sql, kinds[border:], rows.slice(border)) if border < len(ops) else []
-        )
-    except Malformed:
-        return _one_by_one(unit, border, bounds)  # This reports the bad row.
-    made = Statements()
-    gone = kept = 0
-    for schema, name, deletes, upserts in unit.members:
-        sql = _sql_of(unit, schema, name, bounds)
-        if deletes:
-            made.deletes.extend(sql.deletes(keys.slice(gone, deletes)))
-        if upserts:
-            made.upserts.extend(sql.upserts(texts.slice(kept, upserts)))
-        gone, kept = gone + deletes, kept + upserts
-    return made
 
 
 def _sql_of(unit: WorkUnit, schema: str, name: str, bounds: Bounds) -> TableSql:
@@ -130,28 +120,6 @@ def _one_by_one(unit: WorkUnit, border: int, bounds: Bounds) -> Statements:
             made.deletes.extend(left.deletes)
             made.upserts.extend(left.upserts)
     return made
-
-
-def _deletes(sql: TableSql, kinds: Kinds, rows: Any) -> list[bytes]:
-    if not len(rows):
-        return []
-    return sql.deletes(_key_texts(sql, kinds, rows))
-
-
-def _upserts(sql: TableSql, kinds: Kinds, rows: Any) -> list[bytes]:
-    if not len(rows):
-        return []
-    return sql.upserts(_row_texts(sql, kinds, rows))
-
-
-def _key_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
-    return sql.keys_column(before_columns(sql.table, kinds, rows, sql.key))
-
-
-def _row_texts(sql: TableSql, kinds: Kinds, rows: Any) -> Any:
-    marks_json = sql.dialect == MYSQL
-    columns = after_columns(sql.table, kinds, rows, sql.written, marks_json=marks_json)
-    return sql.rows_column(columns)
 
 
 def answer(payload: bytes) -> bytes:

@@ -39,7 +39,6 @@ several sources routed into one table share its keys.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -53,14 +52,11 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.task.sql.literals import Family, family, padded_length
-from drainer.task.sql.rows import Row, apply_key, row_codec
-from drainer.task.sql.table_sql import TableSql, table_sql
-from drainer.task.work_unit import Link, Op, WorkUnit, undecodable
+from drainer.task.sql.rows import Row, apply_key, is_in_row, row_codec
+from drainer.task.sql.table_sql import table_sql
+from drainer.task.work_unit import Link, Op, WorkUnit, arrow_header, arrow_stream, reading
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from penstock.wire.binlog import MutationType
-
-_METADATA_KEY = b"penstock"
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, LookupError, TypeError, StopIteration)
 
 Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -90,19 +86,14 @@ class RowStatements:
         sets = range(len(self.tags))
         names = ["first", "second", "row", *(f"b{i}" for i in sets), *(f"a{i}" for i in sets)]
         batch = pa.RecordBatch.from_arrays(arrays, names=names)
-        schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()})
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, schema) as writer:
-            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-        encoded: bytes = out.getvalue().to_pybytes()
-        return encoded
+        return arrow_stream(batch, metadata)
 
     @classmethod
     def decode(cls, data: bytes) -> RowStatements:
         """Return the answer in `data`; raise `Malformed`."""
-        try:
+        with reading("statements"):
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                metadata = json.loads(reader.schema.metadata[_METADATA_KEY])
+                metadata = arrow_header(reader.schema)
                 batch = reader.read_next_batch()
             sets, columns = len(metadata["tags"]), batch.columns
             return cls(
@@ -115,8 +106,6 @@ class RowStatements:
                 before=_matrix(columns[3 : 3 + sets], len(batch)),
                 after=_matrix(columns[3 + sets :], len(batch)),
             )
-        except _UNREADABLE as error:
-            raise undecodable("statements", error) from error
 
 
 def _matrix(columns: list[pa.Array], rows: int) -> Keys:
@@ -152,7 +141,16 @@ def row_statements(unit: WorkUnit) -> RowStatements:
             old = codec.decode_delete(data)
         else:
             old, new = codec.decode_update(data)
-        statement, following = _written(sql, old, new, safe=safe)
+        following = None
+        if new is None:
+            assert old is not None, "a change has an image"
+            statement = sql.delete_one(old)
+        elif old is None:
+            statement = sql.replace_one(new) if safe else sql.insert_one(new)
+        elif safe:
+            statement, following = sql.delete_one(old), sql.replace_one(new)
+        else:
+            statement = sql.update_one(old, new)
         first.append(statement)
         second.append(following)
         labels.append(sql.label(new if old is None else old))  # type: ignore[arg-type]
@@ -160,19 +158,6 @@ def row_statements(unit: WorkUnit) -> RowStatements:
             before[i, j], after[i, j] = each.keys(old, new)
     tags, unique = [each.tag for each in sets], [each.is_unique for each in sets]
     return RowStatements(once, tags, unique, first, second, labels, before, after)
-
-
-def _written(
-    sql: TableSql, old: Row | None, new: Row | None, *, safe: bool
-) -> tuple[bytes, bytes | None]:
-    if new is None:
-        assert old is not None, "a change has an image"
-        return sql.delete_one(old), None
-    if old is None:
-        return sql.replace_one(new) if safe else sql.insert_one(new), None
-    if safe:
-        return sql.delete_one(old), sql.replace_one(new)
-    return sql.update_one(old, new), None
 
 
 NO_KEY, UNBOUNDED = 0, 1
@@ -247,13 +232,13 @@ def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
     for index in others:
         if index.unique and index.state == PUBLIC and index not in indexes:
             indexes.append(index)
-    return tuple(_unique_set(schema, table, index) for index in indexes)
-
-
-def _unique_set(schema: str, table: TableInfo, index: IndexInfo) -> KeySet:
-    is_in_row = not any(table.columns[part.offset].is_generated for part in index.columns)
-    return KeySet(
-        tag_of(schema, table.name, index.columns), _parts(table, index.columns), is_in_row
+    return tuple(
+        KeySet(
+            tag_of(schema, table.name, index.columns),
+            _parts(table, index.columns),
+            is_in_row(table, [part.offset for part in index.columns]),
+        )
+        for index in indexes
     )
 
 
@@ -261,10 +246,8 @@ def _unique_set(schema: str, table: TableInfo, index: IndexInfo) -> KeySet:
 def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
     sets = []
     for tag, offsets in links:
-        columns = [table.columns[offset] for offset in offsets]
-        parts = tuple((column.offset, fold_of(column)) for column in columns)
-        is_in_row = not any(column.is_generated for column in columns)
-        sets.append(KeySet(tag, parts, is_in_row, is_unique=False))
+        parts = tuple((offset, fold_of(table.columns[offset])) for offset in offsets)
+        sets.append(KeySet(tag, parts, is_in_row(table, offsets), is_unique=False))
     return tuple(sets)
 
 
@@ -320,8 +303,4 @@ def _text_fold(collation: str, length: int) -> Fold:
         return exact
     if _WEIGHED.fullmatch(name):
         return weighed
-    return plain if _PLAIN_LATIN.fullmatch(name) else _wild
-
-
-def _wild(value: Any) -> bytes | None:
-    return None
+    return plain if _PLAIN_LATIN.fullmatch(name) else lambda _: None

@@ -9,7 +9,8 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +23,9 @@ from drainer.planner import DdlStep, LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream import Ddl, FilterConfig, Reader, ReaderOptions, TablePattern, Transaction
-from drainer.stream.decoder import Changes, Committed, Decoder, Portion, Reached, Row
-from drainer.stream.reader import Cursor
+from drainer.stream.decoder import Committed, Decoder, Portion, Reached, Row
+from drainer.stream.feed import ReaderFeed
+from drainer.stream.reader import AsyncReader
 from drainer.task.selection import Selection
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, RouteRule, Rules
@@ -101,19 +103,23 @@ async def runs_of(bank: Bank, after_ts: int, seed: int, spool: Spool) -> list[Me
     return runs
 
 
+def reader_at(start: Reached) -> AsyncReader:
+    return AsyncReader(cast(ReaderFeed, SimpleNamespace(start=start)))
+
+
 def read(
     bank: Bank, folder: Path, *, start: Reached = BEGIN, seed: int = 0, large_bytes: int = 1 << 20
 ) -> Iterator[Committed]:
-    """Yield what a reader gets, through its cursor."""
-    decoder, cursor = decoder_of(bank, start), Cursor(start, Changes.release)
+    """Yield what a reader gets, in portions."""
+    decoder, reader = decoder_of(bank, start), reader_at(start)
     with asyncio.Runner() as runner:
         spool = Spool(folder / "spool", bytes_max=large_bytes)
         for merged in runner.run(runs_of(bank, start.checkpoint.commit_ts, seed, spool)):
-            cursor.take(runner.run(decoder.decode(merged, dict.fromkeys(PUMPS, 0))))
-            while (one := cursor.next()) is not None:
-                assert cursor.reached == one.reached
+            reader._take(runner.run(decoder.decode(merged, dict.fromkeys(PUMPS, 0))))
+            while (one := reader._known()) is not None:
+                assert reader.checkpoint == one.checkpoint
                 yield one
-            assert cursor.reached.checkpoint.commit_ts == merged.commit_ts[-1]
+            assert reader._reached.checkpoint.commit_ts == merged.commit_ts[-1]
 
 
 def applied(bank: Bank, folder: Path, seed: int) -> list[tuple[str, int]]:
@@ -242,17 +248,17 @@ def test_a_transaction_that_is_to_be_ignored_is_counted_and_not_read(tmp_path: P
 
 
 def test_only_what_was_given_can_be_acknowledged(tmp_path: Path) -> None:
-    bank, cursor = Bank(2), Cursor(BEGIN, Changes.release)
+    bank, reader = Bank(2), reader_at(BEGIN)
     first, second, *_ = read(bank, tmp_path)
-    cursor.take(Portion([first, second], second.reached))
-    assert cursor.next() is first
-    assert cursor.acknowledged(first.checkpoint) == first.commit_ts
+    reader._take(Portion([first, second], second.reached))
+    for each in (first, second):
+        with pytest.raises(NeedsOperator, match="has given nothing"):
+            reader.acknowledge(each.checkpoint)
+        assert reader._known() is each
+        reader.acknowledge(each.checkpoint)
+        assert reader._feed.acknowledged_ts == each.commit_ts
     with pytest.raises(NeedsOperator, match="has given nothing"):
-        cursor.acknowledged(second.checkpoint)
-    assert cursor.next() is second
-    assert cursor.acknowledged(second.checkpoint) == second.commit_ts
-    with pytest.raises(NeedsOperator, match="has given nothing"):
-        cursor.acknowledged(second.reached._replace(cluster_id=8).text)
+        reader.acknowledge(second.reached._replace(cluster_id=8).text)
 
 
 @pytest.mark.parametrize(
