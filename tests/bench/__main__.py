@@ -15,8 +15,6 @@ on stderr.
 value would flatter, so it is value over baseline there too). Machines differ; ratios last longer.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
@@ -25,75 +23,67 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench import (
-    apply_cells,
-    apply_load_data,
-    apply_merge,
-    apply_replica,
+    apply,
     catchup,
     decode,
-    drainer_relay,
-    drainer_restart,
+    drainer,
     lag,
     merge,
-    mysql_decode,
-    mysql_e2e,
-    mysql_lag,
+    mysql_follow,
     mysql_load,
     mysql_relay,
-    outputs_delta,
-    outputs_files,
+    outputs,
     outputs_kafka,
     pump_copies,
-    pump_matrix,
-    pump_pull,
-    pump_refill,
     pump_stored,
     pump_unary,
     pump_write,
     tidb_upstream,
 )
-from tests.bench.figure import Figure
+from tests.bench.rig import Figure
 
 Bench = Callable[[Path], Iterator[Figure]]
 
 SPINE: dict[str, Bench] = {
     "decode.": decode.measure,
     "pump.write.unary. pump.write.batched.": pump_write.measure,
-    "pump.pull.1k": pump_pull.measure,
-    "apply.merge.existing": apply_merge.measure,
+    "pump.pull.1k": pump_write.measure_pull,
+    "apply.merge.existing": apply.measure_existing,
     "lag.p": partial(lag.measure, "lag", 1000),
 }
 
 OTHERS: dict[str, Bench] = {
     "merge.k drainer.merge": merge.measure,
-    **{apply_cells.names(n): partial(apply_cells.measure, n) for n in apply_cells.COUNTS},
-    "drainer.relay.": drainer_relay.measure,
-    "outputs.delta.": outputs_delta.measure,
-    "outputs.files.": outputs_files.measure,
+    **{apply.names(n): partial(apply.measure_cells, n) for n in apply.COUNTS},
+    "drainer.relay.": drainer.measure_relay,
+    "outputs.delta.": outputs.measure_delta,
+    "outputs.files.": outputs.measure_files,
     **{
         f"outputs.kafka.{name}": partial(outputs_kafka.measure, name)
         for name in outputs_kafka.FORMATS
     },
     "outputs.kafka.lag": outputs_kafka.measure_lag,
-    "drainer.restart drainer.takeover": drainer_restart.measure,
+    "drainer.restart drainer.takeover": drainer.measure_restart,
     "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
-    "apply.replica.mixed drainer.replica": apply_replica.measure,
-    "apply.load_data.insert drainer.load_data": apply_load_data.measure,
-    **{f"pump.write.{size}.": partial(pump_matrix.measure, size) for size in pump_matrix.SIZES},
+    "apply.replica.mixed drainer.replica": apply.measure_replica,
+    "apply.load_data.insert drainer.load_data": apply.measure_load_data,
+    **{
+        f"pump.write.{size}.": partial(pump_write.measure_matrix, size) for size in pump_write.SIZES
+    },
     "pump.unary.": pump_unary.measure,
     "pump.copies.rate": pump_copies.measure,
-    "pump.copies.refill pump.copies.scrub": pump_refill.measure,
+    "pump.copies.refill pump.copies.scrub": pump_copies.measure_refill,
     "pump.takeover.": pump_copies.measure_takeover,
-    "pump.ack_p99.": pump_matrix.measure_ack,
-    "pump.pull.128b": partial(pump_pull.measure_size, "128b"),
-    "pump.pull.10k": partial(pump_pull.measure_size, "10k"),
-    "pump.pull.100k": partial(pump_pull.measure_size, "100k"),
+    "pump.ack_p99.": pump_write.measure_ack,
+    "pump.pull.128b": partial(pump_write.measure_size, "128b"),
+    "pump.pull.10k": partial(pump_write.measure_size, "10k"),
+    "pump.pull.100k": partial(pump_write.measure_size, "100k"),
     "pump.rebuild.": pump_stored.measure_rebuild,
     "relay.write. mysql.relay.": mysql_relay.measure,
-    "mysql.decode.": mysql_decode.measure,
+    "mysql.decode.": decode.measure_mysql,
     "mysql.load": mysql_load.measure,
-    "mysql.e2e.": mysql_e2e.measure,
-    "mysql.lag.": mysql_lag.measure,
+    "mysql.e2e.": mysql_follow.measure,
+    "mysql.lag.": mysql_follow.measure_lag,
 }
 
 LONG: dict[str, Bench] = {

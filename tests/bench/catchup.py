@@ -6,16 +6,14 @@ two cores, half of it to write them. `CATCHUP_GB` asks for another amount, and t
 by it. What matters beside the rate is in the detail: rate and memory, for each tenth.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys
-import threading
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,9 @@ from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from pumpclient.transaction import Transaction
-from tests.bench.figure import Figure
-from tests.bench.lag import checkpoint_ts, process_s
+from tests.bench.lag import checkpoint_ts
 from tests.bench.pump_stored import need_room
+from tests.bench.rig import Figure, process_s
 
 GIGABYTES = int(os.environ.get("CATCHUP_GB", "10"))
 NAME = f"catchup.{GIGABYTES}g"
@@ -88,7 +86,6 @@ def measure(home: Path) -> Iterator[Figure]:
             "drainer_cpu_s_per_gb": round(drainer_s / GIGABYTES, 1),
             "pump_cpu_s_per_gb": round(pump_s / GIGABYTES, 1),
             "filled_in_s": round(filled_s),
-            "machine_load": round(os.getloadavg()[0], 1),
         },
     )
 
@@ -101,19 +98,12 @@ class Backlog:
         self.commits: list[tuple[int, int]] = []
         self.changes = 0
         self._written = 0
-        self._failures: list[BaseException] = []
-        writers = [
-            threading.Thread(target=self._work, args=(client, number, size_bytes))
-            for number in range(WRITERS)
-        ]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            while writer.is_alive():
-                writer.join(10.0)
+        with ThreadPoolExecutor(WRITERS) as pool:
+            writers = [pool.submit(self._work, client, n, size_bytes) for n in range(WRITERS)]
+            while wait(writers, 10.0).not_done:
                 print(f"  {self._written / 1e9:.1f} GB written", file=sys.stderr, flush=True)
-        if self._failures:
-            raise self._failures[0]
+        for writer in writers:
+            writer.result()
         self.commits.sort()
 
     def borders(self) -> list[tuple[int, int]]:
@@ -131,20 +121,17 @@ class Backlog:
         return found
 
     def _work(self, client: PumpClient, number: int, size_bytes: int) -> None:
-        try:
-            rows = _rows(number)
-            kept: deque[Row] = deque()
-            rng = random.Random(number)
-            while self._written < size_bytes:
-                count = rng.choice(CHANGES)
-                with client.begin(schema="bench") as txn:
-                    _change(txn, rows, kept, count)
-                assert txn.commit_ts is not None
-                self.commits.append((txn.commit_ts, count * ROW_BYTES))
-                self._written += count * ROW_BYTES  # Losing an addition now and then is no harm.
-                self.changes += count
-        except BaseException as error:
-            self._failures.append(error)
+        rows = _rows(number)
+        kept: deque[Row] = deque()
+        rng = random.Random(number)
+        while self._written < size_bytes:
+            count = rng.choice(CHANGES)
+            with client.begin(schema="bench") as txn:
+                _change(txn, rows, kept, count)
+            assert txn.commit_ts is not None
+            self.commits.append((txn.commit_ts, count * ROW_BYTES))
+            self._written += count * ROW_BYTES  # Losing an addition now and then is no harm.
+            self.changes += count
 
 
 def _rows(number: int) -> Iterator[Row]:
@@ -179,7 +166,6 @@ class Tenth:
 
     @property
     def rate(self) -> float:
-        """MB/s."""
         return self.size_bytes / self.seconds / 1e6
 
 

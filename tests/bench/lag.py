@@ -3,26 +3,35 @@
 The row and the checkpoint become visible in one transaction, so a reader that watches the
 checkpoint sees exactly when each row could be read. The baseline is one row inserted and committed
 by hand into the same MariaDB.
+
+The writer is a separate process, so that neither side waits for the other's interpreter lock:
+
+    python -m tests.bench.lag '{"etcd_url": …}'     a JSON object on stdout
+
+Each of its transactions has one row, timestamps and a Prewrite and a Commit of its own. Those that
+are due at one moment travel together (`pumpclient.delivery.group_commit`, as sources use it): a
+thread for each would take the machine that is to be measured. Times are of `time.monotonic`, which
+all processes of a machine share.
 """
 
+from __future__ import annotations
+
 import json
-import os
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from penstock.wire.binlog import MutationType
 from penstock_local.cluster import Cluster
 from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
-from tests.bench.figure import Figure, percentile
-from tests.bench.steady_writers import Pace
+from pumpclient.changes import Changes, ChangeSet, next_row_id
+from pumpclient.delivery.group_commit import GROUP_COUNT_MAX, GroupWriter, PendingTransaction
+from pumpclient.rows import Table
+from tests.bench.rig import Figure, Writers, lag_figures, percentile, process_s
 
 WARM_UP_S = 2.0
 SECONDS = 15.0
@@ -60,17 +69,9 @@ def measure(name: str, rate: int, home: Path) -> Iterator[Figure]:
             part: round((spent_s[part] - before_s[part]) / len(log.commits) * 1e6, 1)
             for part in spent_s
         },
-        "machine_load": round(os.getloadavg()[0], 1),
         "baseline": "bare commit",
     }
-    for figure, share in ((f"{name}.p50", 0.5), (f"{name}.p99", 0.99)):
-        yield Figure(
-            name=figure,
-            value=percentile(lags_ms, share),
-            unit="ms",
-            baseline=percentile(bare_ms, share),
-            detail=detail,
-        )
+    yield from lag_figures(name, lags_ms, bare_ms, detail)
 
 
 def cpu_s(cluster: Cluster) -> dict[str, float]:
@@ -85,38 +86,11 @@ def cpu_s(cluster: Cluster) -> dict[str, float]:
     return {part: sum(map(process_s, found)) for part, found in pids.items()}
 
 
-def process_s(pid: int) -> float:
-    """Return the CPU seconds of a process and its children."""
-    process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
-
-
-class Acknowledged:
+class Acknowledged(Writers):
     """What the writers committed: (commit_ts, when it was known, when it was acknowledged)."""
 
     def __init__(self, pace: Pace) -> None:
-        """Start them; they end by themselves."""
-        command = [sys.executable, "-m", "tests.bench.steady_writers", json.dumps(asdict(pace))]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        self.commits: list[tuple[int, float, float]] = []
-        self.cpu_s = 0.0
-        self.done = threading.Event()
-        threading.Thread(target=self._read).start()
-
-    def _read(self) -> None:
-        out, _ = self._process.communicate()
-        if self._process.returncode == 0:
-            answer = json.loads(out)
-            self.cpu_s = answer["cpu_s"]
-            self.commits = sorted(map(tuple, answer["commits"]))
-        self.done.set()
-
-    @property
-    def rate(self) -> float:
-        """The transactions per second that the writers kept to."""
-        moments = [at for _, _, at in self.commits]
-        return len(moments) / (max(moments) - min(moments))
+        super().__init__("tests.bench.lag", pace)
 
     def lags_ms(
         self, seen: list[tuple[int, float]], *, from_commit_ts: bool = False
@@ -134,7 +108,6 @@ class Acknowledged:
 
 
 def wait_until(mariadb: MariadbServer, commit_ts: int, every_s: float = LOOK_EVERY_S) -> None:
-    """Return once the downstream has everything up to `commit_ts`."""
     with mariadb.connect() as connection, connection.cursor() as cursor:
         while checkpoint_ts(cursor) < commit_ts:
             time.sleep(every_s)
@@ -155,7 +128,7 @@ def watch(mariadb: MariadbServer, log: Acknowledged) -> list[tuple[int, float]]:
             commit_ts = checkpoint_ts(cursor)
             if not seen or seen[-1][0] < commit_ts:
                 seen.append((commit_ts, time.monotonic()))
-            if log.done.is_set():
+            if log.is_done.is_set():
                 assert log.commits, "the writers failed, see above"
                 if seen[-1][0] >= log.commits[-1][0]:
                     return seen
@@ -174,3 +147,80 @@ def bare_commits_ms(mariadb: MariadbServer) -> list[float]:
             times.append((time.perf_counter() - begun) * 1000)
         cursor.execute("DROP DATABASE bare")
     return times
+
+
+GATHER_S = 0.01
+"""What comes due in this time is one group, or more where the last groups are not through."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What is written: `rate` transactions a second into `bench.t`."""
+
+    etcd_url: str
+    rate: int
+    seconds: float
+
+
+class Moments:
+    """Notes for each group when its commit_ts were known: a journal that remembers nothing else."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, tuple[range, float]] = {}
+        self.acknowledged: list[tuple[int, float, float]] = []
+        self._decided: tuple[range, float] = (range(0), 0.0)
+
+    def begin(self, node_id: str, start_ts: range) -> None:
+        """Forget: this process is not started again."""
+
+    def decide(self, start_ts: range, commit_ts: range) -> None:
+        """Note when; groups follow one another."""
+        self._decided = commit_ts, time.monotonic()
+
+    def end(self, start_ts: range) -> None:
+        """Note the acknowledgement, which is that of the group's last Commit."""
+        commit_ts, decided_s = self._decided
+        now_s = time.monotonic()
+        self.acknowledged += [(ts, decided_s, now_s) for ts in commit_ts]
+
+
+def write(client: PumpClient, pace: Pace) -> list[tuple[int, float, float]]:
+    """Return each commit_ts, when it was known, and when its Commit was acknowledged."""
+    table = client.compiled("t", "bench")
+    moments = Moments()
+    groups = GroupWriter(client.session, moments)
+    try:
+        began_s = time.monotonic()
+        written, total = 0, int(pace.rate * pace.seconds)
+        while written < total:
+            time.sleep(GATHER_S)
+            due = min(total, int((time.monotonic() - began_s) * pace.rate))
+            due = min(due, written + GROUP_COUNT_MAX)
+            if due > written:
+                groups.submit([one_row(table, key) for key in range(written, due)], _nothing)
+            written = due
+        groups.drain()
+    finally:
+        groups.close()
+    return moments.acknowledged
+
+
+def one_row(table: Table, key: int) -> PendingTransaction:
+    image = table.inserted((key, key % 1000, "x" * 100))
+    changes = ChangeSet(1 << 20, None)
+    inserted = changes.tables[table.info.id] = Changes(table)
+    data = table.codec.encode_insert(image, rowid=next_row_id())
+    changes.note(inserted, MutationType.INSERT, data)
+    return PendingTransaction(changes, None)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+if __name__ == "__main__":
+    asked = Pace(**json.loads(sys.argv[1]))
+    with PumpClient.connect(asked.etcd_url) as connected:
+        begun_s = time.process_time()
+        committed = write(connected, asked)
+        print(json.dumps({"commits": committed, "cpu_s": time.process_time() - begun_s}))

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from drainer.intake.merger import Merger
-from tests.bench.figure import Figure
+from tests.bench.rig import Figure
 
 PUMPS = (1, 5, 10, 50)
 BINLOGS = 400_000

@@ -9,22 +9,20 @@ the CPU microseconds per row of each process: of a machine that others use, they
 
 import os
 import resource
-import shlex
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from penstock_local.cluster import Cluster
-from penstock_local.process import program
 from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions
 from pumpclient.mysql.protocol.address import address_in
 from pumpclient.mysql.translate.ddl_pieces import Translator
-from tests.bench.figure import Figure
-from tests.bench.lag import cpu_s, process_s, wait_until
+from tests.bench.lag import cpu_s, wait_until
+from tests.bench.mysql_sides import dump_and_load
+from tests.bench.rig import Figure, process_s, running, timed
 from tests.kit.servers.binlog_server import BinlogServer
 
 TABLES, ROWS = 2, 200_000
@@ -51,21 +49,11 @@ def _fill(server: BinlogServer) -> None:
         )
 
 
-def _login(server: MariadbServer) -> list[str]:
-    return [f"--host={server.host}", f"--port={server.port}", f"--user={server.user}",
-            f"--password={server.password}"]  # fmt: skip
-
-
 def _dump_and_load(source: MariadbServer, target: MariadbServer) -> tuple[float, Cpu]:
     """Return how many seconds the pipe takes, and what it costs."""
-    dump = [program("mariadb-dump", "mysqldump"), "--no-defaults", *_login(source)]
-    dump += ["--single-transaction", "--databases", "sbtest"]
-    load = [program("mariadb", "mysql"), "--no-defaults", *_login(target)]
-    begun, before = time.perf_counter(), _pipe_cpu(source, target)
-    subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f"{shlex.join(dump)} | {shlex.join(load)}"], check=True
-    )
-    return time.perf_counter() - begun, _per_row(before, _pipe_cpu(source, target))
+    before = _pipe_cpu(source, target)
+    took_s = timed(lambda: dump_and_load(source, target, ["--databases", "sbtest"], []))
+    return took_s, _per_row(before, _pipe_cpu(source, target))
 
 
 def _pipe_cpu(source: MariadbServer, target: MariadbServer) -> Cpu:
@@ -82,7 +70,6 @@ def _cluster_cpu(source: MariadbServer, cluster: Cluster) -> Cpu:
 
 
 def _own_s() -> float:
-    """Return the CPU seconds of this process and of the children it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
@@ -92,28 +79,14 @@ def _per_row(before: Cpu, after: Cpu) -> Cpu:
 
 
 def _sums(server: MariadbServer) -> list[object]:
-    connection = server.connect()
-    try:
-        with connection.cursor() as cursor:
-            found: list[object] = []
-            for n in range(1, TABLES + 1):
-                cursor.execute(f"CHECKSUM TABLE sbtest.sbtest{n}")
-                found += cursor.fetchall()
-            return found
-    finally:
-        connection.close()
+    return [server.query(f"CHECKSUM TABLE sbtest.sbtest{n}")[0] for n in range(1, TABLES + 1)]
 
 
 def measure(home: Path) -> Iterator[Figure]:
     """Yield the rates to the Pump and to the second server."""
     source = BinlogServer(home / "source")
-    source.install()
-    source.start()
-    try:
-        with Cluster(home, pumps=1, sink="mysql") as cluster:
-            yield from _measure(source, cluster, home)
-    finally:
-        source.stop()
+    with running(source), Cluster(home, pumps=1, sink="mysql") as cluster:
+        yield from _measure(source, cluster, home)
 
 
 def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Figure]:
@@ -144,7 +117,6 @@ def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Fig
             assert _sums(target) == expected
             client.execute_ddl("DROP DATABASE sbtest")
             detail = {"rows": TABLES * ROWS, "readers": READERS, "cpu_us_per_row": cpu}
-            detail["machine_load"] = round(os.getloadavg()[0], 1)
             for figure, took_s in seconds.items():
                 yield Figure(
                     name=figure,
@@ -156,7 +128,6 @@ def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Fig
 
 
 def _settle(client: PumpClient, target: MariadbServer) -> None:
-    """Return once the second server has all that was committed."""
     with client.begin("warm") as last:
         last.insert("t", {"id": client.session.oracle.get_ts()})
     wait_until(target, last.commit_ts or 0, 0.02)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread
 from pumpclient.mysql.relay.resume import Start
-from tests.bench.figure import Figure
+from tests.bench.rig import Figure
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 
 _WAIT_S = 300.0

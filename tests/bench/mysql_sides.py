@@ -21,14 +21,15 @@ from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from penstock_local.mysql_source import MysqlSource
 from penstock_local.process import program
-from penstock_local.sql_server import MariadbServer, mariadb_binlog_options
+from penstock_local.sql_server import MariadbServer, SqlProcess, mariadb_binlog_options
 from penstock_local.sysbench import Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.source.ddl.table_mapping import define_table
-from tests.bench.apply_replica import applied, fetch
-from tests.bench.lag import cpu_s, process_s, wait_until
+from tests.bench.apply import applied, fetch
+from tests.bench.lag import cpu_s, wait_until
+from tests.bench.rig import process_s, running
 
 TABLES, ROWS = 4, 25_000
 THREADS = 4
@@ -55,7 +56,6 @@ class Spent:
 
     @property
     def rate(self) -> float:
-        """Transactions per second."""
         return self.transactions / self.seconds
 
     @property
@@ -65,22 +65,47 @@ class Spent:
         return {part: round(us, 1) for part, us in {**found, "all": sum(found.values())}.items()}
 
 
-class Sides:
+class SysbenchSides:
+    """Sysbench's tables and `marks` on an upstream, and a downstream that gets their changes."""
+
+    def __init__(
+        self, sysbench: Sysbench, upstream: SqlProcess, downstream: MariadbServer, marks: int
+    ) -> None:
+        """Make the upstream's tables; sessions count their transactions in so many marks."""
+        self.sysbench, self.downstream = sysbench, downstream
+        self.marks = f"{sysbench.schema}.marks"
+        self.tables = [*(f"sbtest{n}" for n in range(1, TABLES + 1)), "marks"]
+        sysbench.prepare()
+        upstream.run(
+            f"CREATE TABLE {self.marks} (id INT PRIMARY KEY, number BIGINT NOT NULL)",
+            f"INSERT INTO {self.marks} VALUES {', '.join(f'({n}, 0)' for n in range(marks))}",
+        )
+
+    def keep(self) -> None:
+        self.downstream.run(f"CREATE DATABASE {_KEPT}")
+        for table in self.tables:
+            self.downstream.run(
+                f"CREATE TABLE {_KEPT}.{table} LIKE {self.sysbench.schema}.{table}",
+                f"INSERT INTO {_KEPT}.{table} SELECT * FROM {self.sysbench.schema}.{table}",
+            )
+
+    def restore(self) -> None:
+        for table in self.tables:
+            self.downstream.run(
+                f"TRUNCATE {self.sysbench.schema}.{table}",
+                f"INSERT INTO {self.sysbench.schema}.{table} SELECT * FROM {_KEPT}.{table}",
+            )
+
+
+class Sides(SysbenchSides):
     """The servers and the cluster, as long as they run."""
 
     def __init__(self, home: Path, upstream: MariadbServer, cluster: Cluster) -> None:
         """Make the tables on both servers, and let Spark start."""
         assert cluster.mariadb is not None
         self._home = home
-        self.upstream, self.downstream, self.cluster = upstream, cluster.mariadb, cluster
-        self.sysbench = Sysbench(upstream, TABLES, ROWS)
-        self.tables = [*(f"sbtest{n}" for n in range(1, TABLES + 1)), "marks"]
-        self.sysbench.prepare()
-        marks = f"{self.sysbench.schema}.marks"
-        upstream.run(
-            f"CREATE TABLE {marks} (id INT PRIMARY KEY, number BIGINT NOT NULL)",
-            f"INSERT INTO {marks} VALUES {', '.join(f'({n}, 0)' for n in range(MARKS))}",
-        )
+        self.upstream, self.cluster = upstream, cluster
+        super().__init__(Sysbench(upstream, TABLES, ROWS), upstream, cluster.mariadb, MARKS)
         self._define()
 
     def _define(self) -> None:
@@ -101,26 +126,9 @@ class Sides:
 
     def copy(self) -> None:
         """Bring the upstream's rows into the downstream, and keep them there."""
-        dump = [program("mariadb-dump", "mysqldump"), *_login(self.upstream)]
-        dump += ["--single-transaction", "--no-create-info", self.sysbench.schema]
-        load = [program("mariadb", "mysql"), *_login(self.downstream), self.sysbench.schema]
-        piped = f"{shlex.join(dump)} | {shlex.join(load)}"
-        subprocess.run(["bash", "-o", "pipefail", "-c", piped], check=True)
-        self.downstream.run(f"CREATE DATABASE {_KEPT}")
-        for schema, table in self._names():
-            kept = f"{_KEPT}.{table}"
-            self.downstream.run(
-                f"CREATE TABLE {kept} LIKE {schema}.{table}",
-                f"INSERT INTO {kept} SELECT * FROM {schema}.{table}",
-            )
-
-    def restore(self) -> None:
-        """Give the downstream the tables that were kept."""
-        for schema, table in self._names():
-            self.downstream.run(
-                f"TRUNCATE {schema}.{table}",
-                f"INSERT INTO {schema}.{table} SELECT * FROM {_KEPT}.{table}",
-            )
+        schema = self.sysbench.schema
+        dump_and_load(self.upstream, self.downstream, ["--no-create-info", schema], [schema])
+        self.keep()
 
     def ensure_equal(self) -> None:
         """Raise when the downstream's tables are not the upstream's."""
@@ -132,7 +140,6 @@ class Sides:
             assert ours == theirs, f"{schema}.{table} differs"
 
     def transactions(self) -> int:
-        """Return how many the upstream's binlog has by now."""
         return int(self.upstream.query("SELECT @@gtid_binlog_pos")[0][0].split("-")[2])
 
     def follow(self, start: Place) -> None:
@@ -141,11 +148,9 @@ class Sides:
         fetch(self.downstream, self.upstream, start, self.upstream.end())
 
     def leave(self) -> None:
-        """Let the downstream be no replica any more."""
         self.downstream.run("STOP SLAVE", "RESET SLAVE ALL")
 
     def apply(self, transactions: int, threads: int) -> Spent:
-        """Let the replica apply what it has fetched."""
         self.downstream.run(
             f"SET GLOBAL slave_parallel_threads = {threads}",
             "SET GLOBAL slave_parallel_mode = 'optimistic'",
@@ -172,16 +177,13 @@ class Sides:
             source.stop()
 
     def until_syncing(self, source: MysqlSource) -> None:
-        """Return once a source has all that the upstream's binlog has by now."""
         while not source.has(self.upstream):
             time.sleep(_LOOK_EVERY_S)
 
     def cpu(self, source: MysqlSource) -> Cpu:
-        """Begin to count what Penstock's processes and the downstream use."""
         return Cpu({"source": source.pid}, lambda: cpu_s(self.cluster))
 
     def wait(self, end: Place, source: MysqlSource) -> None:
-        """Return once the downstream has what ends at a place."""
         wanted = (FileName.parse(end[0]).number, end[1])
         with self.downstream.connect() as connection, connection.cursor() as cursor:
             while True:
@@ -218,18 +220,23 @@ class Cpu:
 
 
 @contextmanager
-def running(home: Path) -> Iterator[Sides]:
+def both(home: Path) -> Iterator[Sides]:
     """Run an upstream with sysbench's tables, and a cluster whose downstream is empty."""
     upstream = MariadbServer(home / "upstream", options=_OPTIONS)
-    upstream.install()
-    upstream.start()
-    try:
-        with Cluster(home, sink="mysql") as cluster:
-            yield Sides(home, upstream, cluster)
-    finally:
-        upstream.stop()
+    with running(upstream), Cluster(home, sink="mysql") as cluster:
+        yield Sides(home, upstream, cluster)
 
 
-def _login(server: MariadbServer) -> list[str]:
-    return ["--no-defaults", f"--host={server.host}", f"--port={server.port}",
-            f"--user={server.user}", f"--password={server.password}"]  # fmt: skip
+def dump_and_load(
+    source: MariadbServer, target: MariadbServer, dumped: list[str], loaded: list[str]
+) -> None:
+    """Run `mariadb-dump | mariadb`, each with more arguments."""
+
+    def command(names: tuple[str, str], server: MariadbServer, more: list[str]) -> str:
+        login = [f"--host={server.host}", f"--port={server.port}", f"--user={server.user}"]
+        login.append(f"--password={server.password}")
+        return shlex.join([program(*names), "--no-defaults", *login, *more])
+
+    dump = command(("mariadb-dump", "mysqldump"), source, ["--single-transaction", *dumped])
+    piped = f"{dump} | {command(('mariadb', 'mysql'), target, loaded)}"
+    subprocess.run(["bash", "-o", "pipefail", "-c", piped], check=True)

@@ -1,21 +1,30 @@
 """A process of sessions that run sysbench-like transactions at a steady rate together.
 
-    python -m tests.bench.oltp_writers '{"port": …}'     a JSON list on stdout
+    python -m tests.bench.oltp_writers '{"port": …}'     a JSON object on stdout
 
 Each transaction has `oltp_read_write`'s four changes, sent in one message, and counts one up in the
 session's row of `marks`: who reads that row downstream knows which transactions are there. Sessions
 keep to rows of their own, so that none waits for another's locks. Moments are of `time.monotonic`.
+
+`MarkedWriters` runs the process, and watches when its transactions can be read downstream.
 """
 
 import json
 import random
 import sys
-import threading
 import time
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pymysql
 from pymysql.constants import CLIENT
+
+from penstock.codes import Code
+from penstock.errors import Retryable
+from penstock_local.sql_server import SqlProcess
+from tests.bench.rig import Writers, together
 
 _TEXT = "-".join(["04321987650"] * 10)
 
@@ -38,7 +47,6 @@ class Pace:
 
 
 def transaction(rng: random.Random, pace: Pace, session: int, number: int) -> str:
-    """Return one transaction's statements."""
 
     def drawn() -> tuple[str, int]:
         row = rng.randrange(pace.rows // pace.sessions) * pace.sessions + session + 1
@@ -85,13 +93,67 @@ def write(pace: Pace) -> list[tuple[int, int, float]]:
                 number += 1
                 due_s += pause_s
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(pace.sessions)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(partial(work, n) for n in range(pace.sessions))
     return commits
 
 
+LOOK_EVERY_S = 0.004
+STALL_S_MAX = 60.0
+
+
+class MarkedWriters(Writers):
+    """The process of writers: session, number and acknowledgement of each transaction."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__("tests.bench.oltp_writers", pace)
+
+    def lags_ms(
+        self, downstream: SqlProcess, warm_up_s: float, log_tail: Callable[[], str]
+    ) -> list[float]:
+        """Return how long after its acknowledgement each transaction could be read downstream.
+
+        Those of the first seconds are left out. Raises Retryable, with the end of a log, when the
+        downstream does not get on.
+        """
+        seen = self._watched(downstream, log_tail)
+        began_s = min(at for _, _, at in self.commits)
+        lags_ms = []
+        for session, number, at in self.commits:
+            if at > began_s + warm_up_s:
+                numbers, times = seen[session]
+                lags_ms.append(max(0.0, times[bisect_left(numbers, number)] - at) * 1000)
+        return lags_ms
+
+    def _watched(
+        self, downstream: SqlProcess, log_tail: Callable[[], str]
+    ) -> list[tuple[list[int], list[float]]]:
+        """Return, for each session, the numbers that were read downstream, and when first."""
+        sessions = range(self.pace.sessions)
+        seen: list[tuple[list[int], list[float]]] = [([], []) for _ in sessions]
+        last: dict[int, int] = {}
+        stalls_at_s = 0.0
+        with downstream.connect() as connection, connection.cursor() as cursor:
+            while True:
+                cursor.execute(f"SELECT id, number FROM {self.pace.schema}.marks")
+                now_s = time.monotonic()
+                for session, number in cursor.fetchall():
+                    numbers, times = seen[session]
+                    if not numbers or numbers[-1] < number:
+                        numbers.append(number)
+                        times.append(now_s)
+                if self.is_done.is_set():
+                    assert self.commits, "the writers failed, see above"
+                    last = last or {session: number for session, number, _ in self.commits}
+                    if all(seen[session][0][-1] >= number for session, number in last.items()):
+                        return seen
+                    stalls_at_s = stalls_at_s or now_s + STALL_S_MAX
+                    if now_s > stalls_at_s:
+                        raise Retryable(
+                            f"the downstream stands:\n{log_tail()}", code=Code.ETCD_AWAY
+                        )
+                time.sleep(LOOK_EVERY_S)
+
+
 if __name__ == "__main__":
-    print(json.dumps(write(Pace(**json.loads(sys.argv[1])))))
+    written = write(Pace(**json.loads(sys.argv[1])))
+    print(json.dumps({"commits": written, "cpu_s": time.process_time()}))

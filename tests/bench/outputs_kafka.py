@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -31,9 +31,8 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
-from tests.bench.figure import Figure, percentile
-from tests.bench.lag import WARM_UP_S, Acknowledged, process_s
-from tests.bench.steady_writers import Pace
+from tests.bench.lag import WARM_UP_S, Acknowledged, Pace
+from tests.bench.rig import Figure, lag_figures, process_s, together
 from tests.kit.kafka.topic_reader import Read, read_topics
 
 ROWS = 200_000
@@ -53,7 +52,7 @@ _TABLE = (
     " c VARCHAR(120) NOT NULL DEFAULT '', pad VARCHAR(60) NOT NULL DEFAULT '', PRIMARY KEY (id))"
 )
 _SMALL_TABLE = "CREATE TABLE {} (id BIGINT NOT NULL, a INT, b VARCHAR(200), PRIMARY KEY (id))"
-"""What `tests.bench.steady_writers` writes into."""
+"""What `tests.bench.lag` writes into."""
 
 
 # --- rows a second -----------------------------------------------------------------------------
@@ -92,7 +91,6 @@ def measure(name: str, home: Path) -> Iterator[Figure]:
             "bytes_per_message": round(sum(len(m.value or b"") for m in made) / len(made)),
             "batches": len(watched),
             "drainer_cpu_us_per_row": round(drainer_s / ROWS * 1e6, 1),
-            "machine_load": round(os.getloadavg()[0], 1),
             "baseline": "a transactional producer, the same messages in the same batches",
         },
     )
@@ -117,12 +115,7 @@ def _backlog(client: PumpClient) -> int:
             assert txn.commit_ts is not None
             stamps[number] = txn.commit_ts
 
-    writers = [threading.Thread(target=work, args=(number,)) for number in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert all(stamps), "a writer failed, see above"
+    together(partial(work, number) for number in range(WRITERS))
     return max(stamps)
 
 
@@ -199,7 +192,6 @@ class Sent:
         return cls(begun_s, moments)
 
     def seconds_behind(self, commit_ts: int) -> float:
-        """Return how long everything behind the batch that ends at `commit_ts` took."""
         begun_s = max((at for end, at in self.moments if end <= commit_ts), default=self.begun_s)
         return self.moments[-1][1] - begun_s
 
@@ -250,21 +242,12 @@ def measure_lag(home: Path) -> Iterator[Figure]:
     detail = {
         "transactions_per_s": round(log.rate),
         "rows": len(lags_ms),
-        "machine_load": round(os.getloadavg()[0], 1),
         "baseline": "a message, a commit, and a reader that waits for it",
     }
-    for name, share in (("outputs.kafka.lag.p50", 0.5), ("outputs.kafka.lag.p99", 0.99)):
-        yield Figure(
-            name=name,
-            value=percentile(lags_ms, share),
-            unit="ms",
-            baseline=percentile(bare_ms, share),
-            detail=detail,
-        )
+    yield from lag_figures("outputs.kafka.lag", lags_ms, bare_ms, detail)
 
 
 def _first_row(client: PumpClient, address: str) -> RowReader:
-    """Return a reader that has a first row: Spark takes some seconds to start."""
     with client.begin("bench") as first:
         first.insert("t", (-1, 0, "the first one"))
     assert first.commit_ts is not None
@@ -292,7 +275,7 @@ class RowReader:
 
     def follow(self, log: Acknowledged) -> list[tuple[int, float]]:
         """Return the same, until everything that is committed is there."""
-        while not log.done.is_set():
+        while not log.is_done.is_set():
             self._look()
         assert log.commits, "the writers failed, see above"
         return self.until(log.commits[-1][0])
@@ -340,9 +323,9 @@ def measure_memory(home: Path) -> Iterator[Figure]:
         _first_row(client, cluster.kafka.address).close()
         seconds = MEMORY_WARM_UP_S + MEMORY_S
         log = Acknowledged(Pace(etcd_url=cluster.etcd.url, rate=LAG_RATE, seconds=seconds))
-        log.done.wait(MEMORY_WARM_UP_S)
+        log.is_done.wait(MEMORY_WARM_UP_S)
         samples: list[dict[str, int]] = []
-        while not log.done.wait(1.0):
+        while not log.is_done.wait(1.0):
             samples.append(_memory(cluster.drainer.pid))
     assert log.commits, "the writers failed, see above"
     third = max(1, len(samples) // 3)

@@ -5,8 +5,6 @@ The log is filled without sync and with values of 10 KB, which is quick and stil
 from its disk instead.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
@@ -20,9 +18,9 @@ import grpc
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from pump.store.storage import Storage, StorageConfig
-from tests.bench.figure import Figure
-from tests.bench.pump_pull import UNLIMITED, megabytes_per_second, pull_batched
 from tests.bench.pump_rig import Rig
+from tests.bench.pump_write import UNLIMITED, megabytes_per_second, pull_batched
+from tests.bench.rig import Figure
 
 STORED_GIB = (1, 5, 20)
 RESTART_BYTES = 10 * 10**9

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pymysql
@@ -24,51 +24,37 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from penstock_local.process import ServerProcess, free_port
-from penstock_local.sql_server import MariadbServer
 from penstock_local.sysbench import Sysbench
 from penstock_local.tidb import PdAndTikv, TidbServer
-from tests.bench.figure import Figure, percentile
-from tests.bench.lag import bare_commits_ms, cpu_s, process_s
-from tests.bench.marked_writers import LOOK_EVERY_S, MarkedWriters
-from tests.bench.oltp_writers import Pace
+from tests.bench.lag import bare_commits_ms, cpu_s
+from tests.bench.mysql_sides import TABLES, SysbenchSides
+from tests.bench.oltp_writers import LOOK_EVERY_S, MarkedWriters, Pace
+from tests.bench.rig import Figure, lag_figures, process_s
 
 CHANGES = int(os.environ.get("TIDB_CHANGES", "230000"))
 ORIGINAL = os.environ.get("TIDB_BINLOG_DRAINER", "")
 ORIGINAL_WORKERS = 16
 RATE = int(os.environ.get("TIDB_RATE", "300"))
 PUMPS = 2
-TABLES, ROWS = 4, 10_000
+ROWS = 10_000
 SESSIONS = 16
 CHANGES_PER_TRANSACTION = 4
 WARM_UP_S = 5.0
 SECONDS = 30.0
 FILL_S_MAX = 3600.0
 REPEATS = 3
-_KEPT = "sbtest_before"
 STALL_S_MAX = 300.0
 _WRITE_CONFLICT = 9007
 
 
-@dataclass(frozen=True)
-class Sides:
+class TidbSides(SysbenchSides):
     """A TiDB, and a cluster with a MariaDB that has what the TiDB had at first."""
 
-    upstream: TidbServer
-    pd: PdAndTikv
-    cluster: Cluster
-    sysbench: Sysbench
-    home: Path
-
-    @property
-    def downstream(self) -> MariadbServer:
-        """The MariaDB."""
-        assert self.cluster.mariadb is not None
-        return self.cluster.mariadb
-
-    @property
-    def marks(self) -> str:
-        """The table by which a session's transactions are known downstream."""
-        return f"{self.sysbench.schema}.marks"
+    def __init__(self, upstream: TidbServer, pd: PdAndTikv, cluster: Cluster, home: Path) -> None:
+        assert cluster.mariadb is not None
+        self.upstream, self.pd, self.cluster, self.home = upstream, pd, cluster, home
+        sysbench = Sysbench(upstream, TABLES, ROWS, also_again=(_WRITE_CONFLICT,))
+        super().__init__(sysbench, upstream, cluster.mariadb, SESSIONS)
 
     def mark(self, number: int) -> None:
         """Commit a last transaction, which can be waited for."""
@@ -89,31 +75,15 @@ class Sides:
                     raise Retryable(f"no row arrives:\n{drainer.log_tail()}", code=Code.ETCD_AWAY)
                 time.sleep(LOOK_EVERY_S)
 
-    def keep(self) -> str:
-        """Copy the downstream's tables; return the checkpoint that belongs to them."""
-        self.downstream.run(f"CREATE DATABASE {_KEPT}")
-        for table in self.tables:
-            self.downstream.run(
-                f"CREATE TABLE {_KEPT}.{table} LIKE {self.sysbench.schema}.{table}",
-                f"INSERT INTO {_KEPT}.{table} SELECT * FROM {self.sysbench.schema}.{table}",
-            )
+    def checkpoint(self) -> str:
         ((checkpoint,),) = self.downstream.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
         return str(checkpoint)
 
     def put_back(self, checkpoint: str) -> None:
-        """Give the downstream the tables and the checkpoint that were kept; no Drainer runs."""
-        for table in self.tables:
-            self.downstream.run(
-                f"TRUNCATE {self.sysbench.schema}.{table}",
-                f"INSERT INTO {self.sysbench.schema}.{table} SELECT * FROM {_KEPT}.{table}",
-            )
+        """Give the downstream the tables that were kept and a checkpoint; no Drainer runs."""
+        self.restore()
         with self.downstream.connect() as connection, connection.cursor() as cursor:
             cursor.execute("UPDATE tidb_binlog.checkpoint SET checkPoint = %s", (checkpoint,))
-
-    @property
-    def tables(self) -> list[str]:
-        """Every table that is written."""
-        return [*(f"sbtest{n}" for n in range(1, TABLES + 1)), "marks"]
 
     def cpu_s(self) -> dict[str, float]:
         """Return the CPU seconds that each part used so far."""
@@ -133,7 +103,7 @@ class Sides:
 
 
 @contextmanager
-def running(home: Path) -> Iterator[Sides]:
+def running(home: Path) -> Iterator[TidbSides]:
     """Run all of it, until the downstream has what sysbench begins with."""
     pd = PdAndTikv(home / "pd")
     upstream = TidbServer(home / "tidb", pd)
@@ -141,14 +111,7 @@ def running(home: Path) -> Iterator[Sides]:
         with Cluster(home, pumps=PUMPS, sink="mysql", with_drainer=False, pd=pd) as cluster:
             try:
                 upstream.start()
-                sysbench = Sysbench(upstream, TABLES, ROWS, also_again=(_WRITE_CONFLICT,))
-                sides = Sides(upstream, pd, cluster, sysbench, home)
-                sysbench.prepare()
-                values = ", ".join(f"({n}, 0)" for n in range(SESSIONS))
-                upstream.run(
-                    f"CREATE TABLE {sides.marks} (id INT PRIMARY KEY, number BIGINT NOT NULL)",
-                    f"INSERT INTO {sides.marks} VALUES {values}",
-                )
+                sides = TidbSides(upstream, pd, cluster, home)
                 sides.mark(1)
                 cluster.start_drainer()
                 sides.wait_for(1)
@@ -168,7 +131,8 @@ def measure_catchup(home: Path) -> Iterator[Figure]:
         if ORIGINAL:
             drainers["original"] = original(sides)
         sides.cluster.drainer.stop()
-        checkpoint = sides.keep()
+        sides.keep()
+        checkpoint = sides.checkpoint()
         done, rate = sides.fill(CHANGES)
         print(f"  {done} transactions written, {rate:.0f}/s", file=sys.stderr, flush=True)
         sides.mark(2)
@@ -195,13 +159,12 @@ def measure_catchup(home: Path) -> Iterator[Figure]:
             "all_s": {name: [round(each, 1) for each in all_s] for name, all_s in took_s.items()},
             "cpu_s": {name: [round(each, 1) for each in all_s] for name, all_s in cpu_s.items()},
             "written_transactions_per_s": round(rate),
-            "machine_load": round(os.getloadavg()[0], 1),
             "baseline": "TiDB-Binlog's Drainer",
         },
     )
 
 
-def original(sides: Sides) -> ServerProcess:
+def original(sides: TidbSides) -> ServerProcess:
     """Return TiDB-Binlog's Drainer, not started; it goes on from the checkpoint of ours."""
     home, to = sides.home / "original", sides.downstream
     home.mkdir()
@@ -251,14 +214,6 @@ def measure_lag(home: Path) -> Iterator[Figure]:
         "cpu_us_per_transaction": {
             part: round((after[part] - before[part]) / len(writers.commits) * 1e6) for part in after
         },
-        "machine_load": round(os.getloadavg()[0], 1),
         "baseline": "bare commit",
     }
-    for name, share in (("tidb.lag.p50", 0.5), ("tidb.lag.p99", 0.99)):
-        yield Figure(
-            name=name,
-            value=percentile(lags_ms, share),
-            unit="ms",
-            baseline=percentile(bare_ms, share),
-            detail=detail,
-        )
+    yield from lag_figures("tidb.lag", lags_ms, bare_ms, detail)

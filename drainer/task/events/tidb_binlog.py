@@ -54,35 +54,26 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import groupby
+from struct import pack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google_crc32c import value as crc32c
 
 from drainer.task.events.messages import Message, PerTable, RowEvent, Values
+from drainer.task.events.topics.destination import topic_name
 from drainer.task.sql.rows import is_written
 from drainer.task.sql.table_sql import quote
 from penstock.datum import values
-from penstock.datum.rows.fields import compile_field
-from penstock.schema.ddl_context import zone_offset
-from penstock.schema.model import ColumnInfo, DdlType, MysqlType, TableInfo
-from penstock.wire.protowire import LEN, VARINT, encode_uvarint, tag
-
-if TYPE_CHECKING:
-    from penstock.ddl import SchemaChange
-
-
-from itertools import groupby
-from struct import pack
-from typing import TYPE_CHECKING
-
-from drainer.task.events.topics.destination import topic_name
-from penstock.datum.rows.fields import INTEGER_BITS, bit_length
+from penstock.datum.rows.fields import INTEGER_BITS, bit_length, compile_field
 from penstock.pb import slave_binlog_pb2 as pb
-from penstock.schema.model import PUBLIC, IndexInfo
-from penstock.wire.protowire import I64
+from penstock.schema.ddl_context import zone_offset
+from penstock.schema.model import PUBLIC, ColumnInfo, DdlType, IndexInfo, MysqlType, TableInfo
+from penstock.wire.protowire import I64, LEN, VARINT, encode_uvarint, tag
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
+
 MAGIC = 0x1C1B0504
 HEAD = struct.Struct("<IQ")
 TRAILER = struct.Struct("<I")

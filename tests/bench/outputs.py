@@ -1,9 +1,13 @@
-"""Writing files of events, against the same bytes written raw with the same syncs.
+"""Changes into a lake and into files, against the bare writing of the same.
 
+    outputs.delta.commit         the sink: changes merged, versions and checkpoint stored, synced
+    outputs.delta.blocks         a task: compacted rows to blocks of Arrow, on one core
     outputs.files.<size>         the sink: batches as the tasks hand them over, savepoint included
-    outputs.files.encode.<size>  a task: rows to records, on one core; without a baseline
+    outputs.files.encode.<size>  a task: rows to records, on one core
 
-Batches are as large as a Drainer cuts them. The raw side writes a batch with one `write`, and then
+A lake's batch has 20,000 changes: a half updates, a quarter inserts, a quarter deletes. The bare
+side opens its table once, as the sink does, syncs nothing and stores no checkpoint. Batches of
+files are as large as a Drainer cuts them. The raw side writes a batch with one `write`, and then
 syncs as the sink does: the file, and a small file that is written beside, synced and renamed, and
 the folder. The sides take turns, and the best round of each counts: others use the disk, too.
 """
@@ -17,29 +21,101 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.delta.merging import by_table
 from drainer.sinks.files.sink import FileSink
 from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, answer, event_units
 from drainer.task.events.messages import Messages
+from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
 from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.log.files import replace_file
 from penstock.wire.binlog import MutationType
-from tests.bench.figure import Figure
+from tests.bench.rig import Figure
+from tests.kit.opened_sinks import open_lake_sink
 from tests.kit.sink_target import sink_target
+from tests.kit.workloads.lake_stream import Change, LakeStream
+
+CHANGES = 20_000
+ROUNDS = 7
+_TEXT = "x" * 100
+
+
+def measure_delta(home: Path) -> Iterator[Figure]:
+    """Yield the seconds of a commit, and the CPU time of a changed row's way to Arrow."""
+    stream, ours_s, bare_s, blocks_s = LakeStream(), [], [], []
+    url = f"delta://{home}/lake?interval=0&optimize=0"
+    with closing(open_lake_sink(url, cluster_id=1)) as sink:
+        sink.load_checkpoint()
+        columns = "id INT PRIMARY KEY, k INT, c VARCHAR(120)"
+        stream.ddl(sink, "CREATE DATABASE shop", f"CREATE TABLE t ({columns})")
+        stream.put(sink, t=[(None, (n, 0, _TEXT)) for n in range(CHANGES)])
+        bare = DeltaTable.create(home / "bare", DeltaTable(home / "lake/shop/t").schema())
+        for number in range(ROUNDS):
+            units = stream.units({"t": _changes(number)}, 1)
+            begun_s = time.process_time()
+            answers = [answer(unit) for unit in units]
+            blocks_s.append(time.process_time() - begun_s)
+            blocks = stream.in_order(answers)
+            bare_s.append(_bare(bare, blocks))
+            begun_s = time.monotonic()
+            sink.apply(blocks, stream.point())
+            ours_s.append(time.monotonic() - begun_s)
+    yield Figure(
+        name="outputs.delta.commit",
+        value=min(ours_s),
+        unit="s",
+        baseline=min(bare_s),
+        detail={
+            "changes": CHANGES,
+            "rounds": ROUNDS,
+            "baseline": "deltalake's merge alone: no sync, no versions, no checkpoint",
+        },
+    )
+    yield Figure(
+        name="outputs.delta.blocks", value=min(blocks_s) / CHANGES * 1e6, unit="us/row", detail={}
+    )
+
+
+def _changes(number: int) -> list[Change]:
+    """Return a round's changes: what one inserts, the next one deletes."""
+    half, quarter = CHANGES // 2, CHANGES // 4
+    base = (number + 1) * CHANGES
+    changes: list[Change] = [((n, number, _TEXT), (n, number + 1, _TEXT)) for n in range(half)]
+    changes += [(None, (base + n, 0, _TEXT)) for n in range(quarter)]
+    former = [base - CHANGES + n for n in range(quarter)] if number else range(half, half + quarter)
+    changes += [((key, 0, _TEXT), None) for key in former]
+    return changes
+
+
+def _bare(table: DeltaTable, blocks: list[bytes]) -> float:
+    (changes,) = by_table(map(Block.decode, blocks))
+    rows: pa.Table = changes.rows()
+    values = {name: f"s.{name}" for name in rows.column_names if name != OP}
+    begun_s = time.monotonic()
+    (
+        table.merge(rows, "t.id = s.id", source_alias="s", target_alias="t")
+        .when_matched_delete(f"s.{OP} = {GOES}")
+        .when_matched_update(values)
+        .when_not_matched_insert(values, f"s.{OP} = {COMES}")
+        .execute()
+    )
+    return time.monotonic() - begun_s
+
 
 SIZES = {"small": (1, 100), "large": (200, 1000)}
 """Rows of a transaction, and bytes of a row."""
 BATCH_BYTES = 8 << 20
 TOTAL_BYTES = 256 << 20
 FILE_BYTES_MAX = 512 << 20
-ROUNDS = 3
+FILE_ROUNDS = 3
 
 
-def measure(home: Path) -> Iterator[Figure]:
+def measure_files(home: Path) -> Iterator[Figure]:
     """Yield MB/s of records for each size of transactions."""
     for kind, (rows, row_bytes) in SIZES.items():
         batch = _batch(rows, row_bytes)
@@ -52,10 +128,9 @@ def measure(home: Path) -> Iterator[Figure]:
         batches = max(1, TOTAL_BYTES // size)
         ours_s: list[float] = []
         raw_s: list[float] = []
-        for number in range(ROUNDS):
-            raw_s.append(_raw(home / f"raw-{number}", messages, batches))
+        for number in range(FILE_ROUNDS):
+            raw_s.append(_raw_files(home / f"raw-{number}", messages, batches))
             ours_s.append(_written(home / f"ours-{number}", messages, batches))
-        load = round(os.getloadavg()[0], 1)
         yield Figure(
             name=f"outputs.files.{kind}",
             value=batches * size / min(ours_s) / 1e6,
@@ -64,8 +139,7 @@ def measure(home: Path) -> Iterator[Figure]:
             detail={
                 "bytes": batches * size,
                 "transactions": batches * len(batch.commit_ts),
-                "rounds": ROUNDS,
-                "machine_load": load,
+                "rounds": FILE_ROUNDS,
                 "baseline": "one write and the same syncs per batch",
             },
         )
@@ -74,12 +148,11 @@ def measure(home: Path) -> Iterator[Figure]:
             name=f"outputs.files.encode.{kind}",
             value=size / encode_s / 1e6,
             unit="MB/s",
-            detail={"cpu_us_per_row": round(encode_s / changes * 1e6, 2), "machine_load": load},
+            detail={"cpu_us_per_row": round(encode_s / changes * 1e6, 2)},
         )
 
 
 def _batch(rows: int, row_bytes: int) -> Batch:
-    """Return as many transactions of so many rows as a batch holds."""
     catalog, ids = Catalog(), iter(range(1, 10))
     for sql in ("CREATE DATABASE s", "CREATE TABLE s.t (id INT PRIMARY KEY, k INT, c TEXT)"):
         for job in plan_ddl(sql, None, catalog, lambda: next(ids)):
@@ -107,7 +180,7 @@ def _written(folder: Path, messages: Sequence[Messages], batches: int) -> float:
     return seconds
 
 
-def _raw(folder: Path, messages: Sequence[Messages], batches: int) -> float:
+def _raw_files(folder: Path, messages: Sequence[Messages], batches: int) -> float:
     folder.mkdir()
     content = [bytes(each.joined()[0]) for each in messages]
     descriptor = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT)
