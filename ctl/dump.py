@@ -239,12 +239,8 @@ def add_commands(commands: Any) -> None:
     dump.set_defaults(run=_dump)
 
 
-@dataclass(slots=True)
-class Shown:
-    """The output for one record: a line of text, and its facts."""
-
-    text: str
-    facts: dict[str, Any]
+Shown = tuple[str, dict[str, Any]]
+"""The output for one record: a line of text, and its facts."""
 
 
 @dataclass(slots=True)
@@ -341,10 +337,11 @@ def _walk(arguments: argparse.Namespace) -> Totals:
         shown = _shown(found, place, totals, arguments)
         if shown is None or arguments.summary:
             continue
+        text, facts = shown
         if arguments.output == JSON:
-            write_line({"file": found.path.name, "offset": found.offset, **shown.facts})
+            write_line({"file": found.path.name, "offset": found.offset, **facts})
         else:
-            print(shown.text)
+            print(text)
     return totals
 
 
@@ -363,17 +360,23 @@ def _shown(found: Found, place: str, totals: Totals, arguments: argparse.Namespa
         else:
             size_bytes = len(found.payload) if chunk_list is None else chunk_list.size_bytes
             shown = _record(binlog, size_bytes, place, totals, arguments)
-            return shown if shown is None or chunk_list is None else _with_pieces(shown, chunk_list)
+            if shown is None or chunk_list is None:
+                return shown
+            text, facts = shown
+            first, *_ = chunk_list.positions
+            begin, count = f"{first.segment:06}.seg:{first.offset}", len(chunk_list.positions)
+            facts |= {"pieces": count, "first_piece": begin}
+            return text.replace("bytes", f"bytes in {count} pieces from {begin} on", 1), facts
     if isinstance(found, Stored):
         totals.clean_stop = True
-        return Shown(f"{place:22}  stop      the mark of a clean stop", {"kind": "stop"})
+        return f"{place:22}  stop      the mark of a clean stop", {"kind": "stop"}
     if isinstance(found, Remark):
         line = f"{place:22}  {found.what}"
         totals.remarks.append(line)
-        return Shown(line, {"kind": "remark", "what": found.what})
+        return line, {"kind": "remark", "what": found.what}
     line = f"{place:22}  DAMAGE up to {found.end}: {found.what}"
     totals.damages.append(line)
-    return Shown(line, {"kind": "damage", "end_offset": found.end, "what": found.what})
+    return line, {"kind": "damage", "end_offset": found.end, "what": found.what}
 
 
 def _piece(
@@ -386,17 +389,7 @@ def _piece(
         return None
     totals.pieces += 1
     line = f"{place:22}  piece     start_ts {start_ts:<19}  {len(payload)} bytes"
-    return Shown(line, {"kind": "piece", "start_ts": start_ts, "size_bytes": len(payload)})
-
-
-def _with_pieces(shown: Shown, chunk_list: ChunkList) -> Shown:
-    first, *_ = chunk_list.positions
-    where = f"in {len(chunk_list.positions)} pieces from {first.segment:06}.seg:{first.offset} on"
-    shown.facts |= {
-        "pieces": len(chunk_list.positions),
-        "first_piece": f"{first.segment:06}.seg:{first.offset}",
-    }
-    return Shown(shown.text.replace("bytes", f"bytes {where}", 1), shown.facts)
+    return line, {"kind": "piece", "start_ts": start_ts, "size_bytes": len(payload)}
 
 
 def _is_asked_for(stamps: Sequence[int], arguments: argparse.Namespace) -> bool:
@@ -428,4 +421,4 @@ def _record(
     if arguments.full:
         facts["details"] = describe(binlog).splitlines()
         text += "\n    " + "\n    ".join(facts["details"])
-    return Shown(text, facts)
+    return text, facts

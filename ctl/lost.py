@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ctl.nodes import (
     CALL_S,
@@ -53,8 +53,7 @@ from penstock.node.output import JSON, TEXT, moment_of, show
 from penstock.pb import penstock_pb2
 
 
-@dataclass(frozen=True, slots=True)
-class _Received:
+class _Received(NamedTuple):
     """A Drainer's progress on the Pump's binlogs; `how` names the source of this information."""
 
     drainer: str
@@ -112,8 +111,14 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
                 "nothing is to be done",
                 Code.NODE_STATE,
             )
-        if not arguments.copies_are_gone:
-            _refuse_copied(status.node_id, cluster.copies_of(status.node_id))
+        if not arguments.copies_are_gone and (copies := cluster.copies_of(status.node_id)):
+            raise NeedsOperator(
+                f"nothing of {status.node_id} is lost: etcd lists a whole copy of its log on"
+                f" {', '.join(copies)}",
+                "start what is listed there and does not run: it serves the log, and hands all"
+                " of it over",
+                Code.NODE_HOLDS_BINLOGS,
+            )
         received = _received(arguments, registry, status.node_id)
         up_to_ts = known.up_to_ts if known else cluster_ts
         report = _Report(status, received, arguments.accept_loss_after, up_to_ts, known)
@@ -137,17 +142,6 @@ def _lost_pump(arguments: argparse.Namespace) -> int:
     text = f"{status.node_id}: lost; Drainers continue without what it held after {lost.after_ts}"
     show_change(arguments, report.facts(is_lost=True), text)
     return 0
-
-
-def _refuse_copied(pump: str, copies: Sequence[str]) -> None:
-    if copies:
-        names = ", ".join(copies)
-        raise NeedsOperator(
-            f"nothing of {pump} is lost: etcd lists a whole copy of its log on {names}",
-            "start what is listed there and does not run: it serves the log, and hands all of"
-            " it over",
-            Code.NODE_HOLDS_BINLOGS,
-        )
 
 
 def _received(arguments: argparse.Namespace, registry: Registry, pump: str) -> Sequence[_Received]:

@@ -43,7 +43,10 @@ class EndsAtDdl(PenstockError):
 
 
 class Replay:
-    """The stored stream in place of the Pumps' merged stream."""
+    """The stored stream in place of the Pumps' merged stream, and of a TiDB that answers for DDL.
+
+    If a row's DDL was applied before the DDL's binlog, the log has that job.
+    """
 
     def __init__(
         self, stored: RelayLog, checkpoint: Checkpoint, spool: ChunkSpool, rules: StreamRules
@@ -71,6 +74,13 @@ class Replay:
     def participants(self) -> Mapping[str, int]:
         return self._pumps
 
+    def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
+        of_table = (job for job in self._jobs.values() if job.table and job.table.id == table_id)
+        return [job for job in of_table if job.schema_version > after_version]
+
+    def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
+        return ALWAYS.commit_ts, None
+
     async def fetch_job(self, step: DdlStep) -> DdlJob:
         job = self._jobs.get(step.job_id)
         if job is None:
@@ -80,23 +90,6 @@ class Replay:
             )
         refuse_other(job, step, self._rules, "the relay log")
         return job
-
-
-class _Logged:
-    """The relay log in place of a TiDB that answers for its DDL (`drainer.ddl.catch_up`).
-
-    If a row's DDL was applied before the DDL's binlog, the log has that job.
-    """
-
-    def __init__(self, stored: RelayLog) -> None:
-        self._jobs = stored.jobs()
-
-    def jobs_of(self, table_id: int, after_version: int) -> list[DdlJob]:
-        of_table = (job for job in self._jobs if job.table and job.table.id == table_id)
-        return [job for job in of_table if job.schema_version > after_version]
-
-    def table_now(self, table_id: int) -> tuple[int, TableInfo | None]:
-        return ALWAYS.commit_ts, None
 
 
 def _ends(waits_for: str) -> None:
@@ -161,7 +154,7 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
     checkpoint = replace(checkpoint, overrides=overrides, has_all_overrides=True)
     sink = components.sink
     progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
-    catch_up = None if rules.is_fenced else CatchUp(tracker, _Logged(stored), report=_ends)
+    catch_up = None if rules.is_fenced else CatchUp(tracker, source, report=_ends)
     schema = StartingSchema(tracker=tracker, overrides=overrides, jobs=[])
     pipeline = build_pipeline(
         config,

@@ -44,7 +44,7 @@ from drainer.components import Components, StoppedEarly, unless_stopped
 from drainer.facts import StandbyFacts
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.cluster import records
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.cluster.records import DrainerRun, Standby
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
@@ -88,6 +88,7 @@ class StandbyRole:
         if active is not _NOBODY_YET:
             self.waits_for = f"the end of drainer {active.node_id} at {active.host}"
         self.ended = asyncio.Event()
+        self.watch = ActiveWatch()
 
     def entry(self) -> Standby:
         return Standby(
@@ -166,6 +167,76 @@ class StandbyRole:
         pages.add("GET", "/status", status, "for whom it stands by")
         pages.add("GET", "/metrics", metrics, "for Prometheus")
 
+    async def is_free(self, stop: asyncio.Event) -> bool:
+        """Return True if the run has ended, False if another run writes the downstream."""
+        active, components = self.active, self._components
+        log.warning(
+            "drainer %s at %s writes this downstream: this Drainer stands by to take its place",
+            active.node_id, active.host,
+        )  # fmt: skip
+        await self._front.serve(self)
+        presence = Presence(components.etcd, self.writer, self.entry)
+        try:
+            await presence.begin(stop)
+            while True:
+                published_ts, is_listed = await self._asked_etcd()
+                answer = await ask(active.host, self.writer, components.security.tls)
+                stored = await _stored(components, stop)
+                if stored is None or stored.writer != self.writer:
+                    return False
+                self.stored_ts = stored.commit_ts
+                if is_listed is not None:
+                    look = Look(
+                        at_s=time.monotonic(),
+                        is_listed=is_listed,
+                        answer=answer,
+                        published_ts=published_ts,
+                        stored_ts=stored.commit_ts,
+                    )
+                    if self._is_decided(self.watch.saw(look)):
+                        return True
+                if self.ended.is_set():
+                    raise EndedAsStandby
+                await _pause(stop, self.ended)
+        finally:
+            await presence.end()
+
+    def _is_decided(self, verdict: Verdict) -> bool:
+        active = self.active
+        if verdict is Verdict.TAKE_OVER:
+            log.warning("drainer %s at %s writes no more: taking over", active.node_id, active.host)
+        if verdict is Verdict.CONTINUE:
+            log.warning(
+                "the downstream is a copy of the one that drainer %s writes, and stands still while"
+                " that one moves on: this Drainer continues with it", active.node_id,
+            )  # fmt: skip
+        return verdict is not Verdict.WAIT
+
+    async def _asked_etcd(self) -> tuple[int, bool | None]:
+        """Return the active Drainer's published checkpoint, and whether its run is listed.
+
+        Returns None while etcd does not answer; then no standby takes over.
+        """
+        registry = Registry(self._components.etcd)
+
+        def ask_etcd() -> tuple[int, bool]:
+            own = registry.get(NodeKind.DRAINER, self._front.node_id)
+            entry = registry.get(NodeKind.DRAINER, self.active.node_id)
+            is_held = own is not None and own.state is not NodeState.OFFLINE
+            is_active = entry is not None and entry.state is NodeState.ONLINE
+            if own is not None and is_held and is_active and self.watch.is_ours:
+                # Release the Pumps: the active Drainer retains what the former run needs.
+                registry.put(NodeKind.DRAINER, replace(own, state=NodeState.OFFLINE))
+                log.info("the entry that this Drainer had as the active one is offline now")
+            is_listed = records.run_named(self._components.etcd, self.writer) is not None
+            return (entry.max_commit_ts if entry else 0), is_listed
+
+        try:
+            return await asyncio.to_thread(ask_etcd)
+        except PenstockError as error:
+            log.debug("etcd does not say who is active: %s", error)
+            return 0, None
+
 
 async def stand_by(
     components: Components, front: Front, stop: asyncio.Event, *, handed_over: str = ""
@@ -195,97 +266,10 @@ async def stand_by(
         if stored is None or active is None:
             return former
         role = StandbyRole(front, components, active, stored.writer)
-        waiting = _Waiting(components, front, role, stop)
-        is_free = await waiting.is_free()
-        former = active.node_id if waiting.watch.is_ours else ""
+        is_free = await role.is_free(stop)
+        former = active.node_id if role.watch.is_ours else ""
         if is_free:
             return former
-
-
-class _Waiting:
-    """The wait for one run of another Drainer."""
-
-    def __init__(
-        self, components: Components, front: Front, role: StandbyRole, stop: asyncio.Event
-    ) -> None:
-        self._components = components
-        self._front = front
-        self._role = role
-        self._stop = stop
-        self._registry = Registry(components.etcd)
-        self.watch = ActiveWatch()
-
-    async def is_free(self) -> bool:
-        """Return True if the run has ended, False if another run writes the downstream."""
-        role, tls = self._role, self._components.security.tls
-        log.warning(
-            "drainer %s at %s writes this downstream: this Drainer stands by to take its place",
-            role.active.node_id, role.active.host,
-        )  # fmt: skip
-        await self._front.serve(role)
-        presence = Presence(self._components.etcd, role.writer, role.entry)
-        try:
-            await presence.begin(self._stop)
-            while True:
-                published_ts, is_listed = await self._asked_etcd()
-                answer = await ask(role.active.host, role.writer, tls)
-                stored = await _stored(self._components, self._stop)
-                if stored is None or stored.writer != role.writer:
-                    return False
-                role.stored_ts = stored.commit_ts
-                if is_listed is not None:
-                    look = Look(
-                        at_s=time.monotonic(),
-                        is_listed=is_listed,
-                        answer=answer,
-                        published_ts=published_ts,
-                        stored_ts=stored.commit_ts,
-                    )
-                    if self._is_decided(self.watch.saw(look)):
-                        return True
-                if role.ended.is_set():
-                    raise EndedAsStandby
-                await _pause(self._stop, role.ended)
-        finally:
-            await presence.end()
-
-    def _is_decided(self, verdict: Verdict) -> bool:
-        active = self._role.active
-        if verdict is Verdict.TAKE_OVER:
-            log.warning("drainer %s at %s writes no more: taking over", active.node_id, active.host)
-        if verdict is Verdict.CONTINUE:
-            log.warning(
-                "the downstream is a copy of the one that drainer %s writes, and stands still while"
-                " that one moves on: this Drainer continues with it", active.node_id,
-            )  # fmt: skip
-        return verdict is not Verdict.WAIT
-
-    async def _asked_etcd(self) -> tuple[int, bool | None]:
-        """Return the active Drainer's published checkpoint, and whether its run is listed.
-
-        Returns None while etcd does not answer; then no standby takes over.
-        """
-        role = self._role
-
-        def ask_etcd() -> tuple[int, bool]:
-            own = self._registry.get(NodeKind.DRAINER, self._front.node_id)
-            entry = self._registry.get(NodeKind.DRAINER, role.active.node_id)
-            if own is not None and entry is not None and self.watch.is_ours:
-                self._retire(own, entry)
-            is_listed = records.run_named(self._components.etcd, role.writer) is not None
-            return (entry.max_commit_ts if entry else 0), is_listed
-
-        try:
-            return await asyncio.to_thread(ask_etcd)
-        except PenstockError as error:
-            log.debug("etcd does not say who is active: %s", error)
-            return 0, None
-
-    def _retire(self, own: NodeStatus, active: NodeStatus) -> None:
-        """Release the Pumps: the active Drainer retains the binlogs that the former run needs."""
-        if own.state is not NodeState.OFFLINE and active.state is NodeState.ONLINE:
-            self._registry.put(NodeKind.DRAINER, replace(own, state=NodeState.OFFLINE))
-            log.info("the entry that this Drainer had as the active one is offline now")
 
 
 async def _stored(components: Components, stop: asyncio.Event) -> Checkpoint | None:

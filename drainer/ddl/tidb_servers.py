@@ -23,7 +23,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
 
@@ -45,17 +44,6 @@ _PIECE_BYTES = 1 << 18
 _REFUSAL_BYTES_MAX = 300
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TidbServer:
-    """A TiDB server, as it lists itself."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
 class NotGiven(PenstockError):
     """Servers answered, and all of them rejected the request."""
 
@@ -71,10 +59,10 @@ class StatusPorts:
         self._etcd = etcd
         self._tls = tls
         self._timeout_s = timeout_s
-        self._last: TidbServer | None = None
-        self._failed: set[TidbServer] = set()
+        self._last = ""
+        self._failed: set[str] = set()
 
-    def servers(self) -> list[TidbServer]:
+    def servers(self) -> list[str]:
         """Return the listed servers, the last to answer first and the last to fail last."""
         items, _ = read_prefix(self._etcd, SERVERS)
         found = {server for key, value in items.items() if (server := _server(key, value))}
@@ -96,7 +84,14 @@ class StatusPorts:
 
     def value(self, path: str) -> Any:
         """Return the JSON at a path from the first server that has it; raises as `elements`."""
-        (found,) = self._asked(path, _read_value)
+
+        def read_value(source: BufferedIOBase, where: str) -> Iterator[Any]:
+            try:
+                yield json.loads(b"".join(iter(lambda: source.read(_PIECE_BYTES), b"")))
+            except ValueError as error:
+                raise Retryable(f"{where}: no JSON: {error}", Code.TIDB_AWAY) from error
+
+        (found,) = self._asked(path, read_value)
         return found
 
     def _asked(
@@ -104,10 +99,11 @@ class StatusPorts:
     ) -> Iterator[Any]:
         failures: list[str] = []
         refusals: list[str] = []
+        connect_s = min(_CONNECT_S, self._timeout_s)
         for server in self.servers():
             where, has_begun = f"{server}{path}", False
             try:
-                with closing(self._opened(server)) as connection:
+                with closing(open_http(server, self._tls, connect_s)) as connection:
                     connection.connect()
                     connection.sock.settimeout(self._timeout_s)
                     connection.request("GET", path)
@@ -140,30 +136,18 @@ class StatusPorts:
             Code.TIDB_AWAY,
         )
 
-    def _forget(self, server: TidbServer) -> None:
+    def _forget(self, server: str) -> None:
         self._failed.add(server)
-        self._last = None if self._last == server else self._last
-
-    def _opened(self, server: TidbServer) -> http.client.HTTPConnection:
-        timeout_s = min(_CONNECT_S, self._timeout_s)
-        return open_http(f"{server.host}:{server.port}", self._tls, timeout_s)
+        self._last = "" if self._last == server else self._last
 
 
-def _server(key: str, value: bytes) -> TidbServer | None:
+def _server(key: str, value: bytes) -> str | None:
     try:
         fields = json.loads(value)
-        return TidbServer(str(fields["ip"]), int(fields["status_port"]))
+        return f"{fields['ip']}:{int(fields['status_port'])}"
     except (ValueError, KeyError, TypeError):
         log.warning("%s in etcd is no TiDB server, so it is not asked: %r", key, value[:200])
         return None
-
-
-def _read_value(source: BufferedIOBase, where: str) -> Iterator[Any]:
-    """Yield the one JSON value of a source; Retryable if it ends too early."""
-    try:
-        yield json.loads(b"".join(iter(lambda: source.read(_PIECE_BYTES), b"")))
-    except ValueError as error:
-        raise Retryable(f"{where}: no JSON: {error}", Code.TIDB_AWAY) from error
 
 
 def read_array(source: BufferedIOBase, where: str) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from drainer.differences.skipped import DDLS, FILTER, ROWS, Counts, Skipped
@@ -172,10 +173,12 @@ class Restore:
         if record.end - record.begin > bytes_max:
             self._flush()
             # Its only checkpoint records the skipped rows.
-            made.skipped += self._left_out_of(record)
-            slices = _Slices(self, record)
-            self._writer.slices(slices, self._point(record.commit_ts))
-            made.rows += slices.rows
+            events = events_of(record, bytes_max)
+            names = ((event.schema_name, event.table_name) for event in events)
+            made.skipped += Counts(_skipped(*n) for n in names if self._target(*n) is None)
+            rows: Counter[str] = Counter()
+            self._writer.slices(partial(self._slices, record, rows), self._point(record.commit_ts))
+            made.rows += rows
         else:
             changes = list(self._changes(record, made.rows, made.skipped))
             self._collector.add(_by_table(changes), record.end - record.begin, record.commit_ts)
@@ -184,10 +187,20 @@ class Restore:
         if full or self._collector.bytes >= bytes_max:
             self._flush()
 
-    def _left_out_of(self, record: Record) -> Counts:
-        events = events_of(record, self._config.batch_bytes_max)
-        names = ((event.schema_name, event.table_name) for event in events)
-        return Counts(_skipped(*name) for name in names if self._target(*name) is None)
+    def _slices(self, record: Record, rows: Counter[str]) -> Iterator[Batch]:
+        """Yield a record that is larger than a batch, as batches; count its changes in `rows`."""
+        bytes_max, rows_max = self._config.batch_bytes_max, self._config.batch_rows_max
+        rows.clear()
+        changes: list[Change] = []
+        size = 0
+        for change in self._changes(record, rows, Counts()):
+            changes.append(change)
+            size += len(change[2])
+            if size >= bytes_max or len(changes) >= rows_max:
+                yield _sliced(changes, size)
+                changes, size = [], 0
+        if changes:
+            yield _sliced(changes, size)
 
     def _changes(self, record: Record, rows: Counter[str], skipped: Counts) -> Iterator[Change]:
         for event in events_of(record, self._config.batch_bytes_max):
@@ -291,31 +304,6 @@ class Restore:
             time_text(made.through_ts), read_bytes >> 20, size_bytes >> 20, made.transactions,
             made.rows.total(),
         )  # fmt: skip
-
-
-class _Slices:
-    """A record that is larger than a batch, as batches; each walk is separate."""
-
-    def __init__(self, restore: Restore, record: Record) -> None:
-        self._restore = restore
-        self._record = record
-        self.rows: Counter[str] = Counter()
-        """The changes of rows of the last walk."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        restore, record = self._restore, self._record
-        bytes_max, rows_max = restore._config.batch_bytes_max, restore._config.batch_rows_max
-        self.rows = Counter()
-        changes: list[Change] = []
-        size = 0
-        for change in restore._changes(record, self.rows, Counts()):
-            changes.append(change)
-            size += len(change[2])
-            if size >= bytes_max or len(changes) >= rows_max:
-                yield _sliced(changes, size)
-                changes, size = [], 0
-        if changes:
-            yield _sliced(changes, size)
 
 
 def _skipped(schema: str, name: str) -> Skipped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,9 @@ from penstock.ddl import SchemaChange
 from penstock.node.output import plain
 from penstock.pb import pb_binlog_pb2 as pb
 
+Slices = Callable[[], Iterator[Batch]]
+"""Yields a large transaction in parts; each walk is separate."""
+
 
 class Checks:
     """A dry run: turns everything into SQL, and discards it."""
@@ -34,8 +37,8 @@ class Checks:
     def rows(self, batch: Batch, point: Checkpoint) -> None:
         self._sql(batch)
 
-    def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
-        for batch in slices:
+    def slices(self, slices: Slices, point: Checkpoint) -> None:
+        for batch in slices():
             self._sql(batch)
 
     def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None: ...
@@ -68,8 +71,8 @@ class Prints(Checks):
 
     def rows(self, batch: Batch, point: Checkpoint) -> None: ...
 
-    def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
-        for _ in slices:
+    def slices(self, slices: Slices, point: Checkpoint) -> None:
+        for _ in slices():
             pass
 
     def ddl(self, change: SchemaChange, point: Checkpoint, *, maybe_done: bool) -> None:
@@ -98,9 +101,9 @@ class Applies(Checks):
         self._sink.apply(self._sql(batch), self._stored(point))
         self._through_ts = point.commit_ts
 
-    def slices(self, slices: Iterable[Batch], point: Checkpoint) -> None:
+    def slices(self, slices: Slices, point: Checkpoint) -> None:
         def statements() -> Generator[Sequence[str | bytes]]:
-            for batch in slices:
+            for batch in slices():
                 yield self._sql(batch)
 
         self._sink.apply_slices(statements, self._stored(point))

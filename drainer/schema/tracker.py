@@ -29,7 +29,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from drainer.differences.drift import NONE, Drift, absent, compared
 from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
@@ -75,17 +75,7 @@ class Unknown:
     table_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """A table from one schema version on."""
-
-    since: int
-    schema_name: str
-    table: TableInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Tracked:
+class Tracked(NamedTuple):
     """A DDL that was followed: its effect upstream, and the statement to run downstream, if any."""
 
     change: SchemaChange
@@ -104,7 +94,8 @@ class SchemaTracker:
         """Databases that the downstream lacks, and the commit_ts of the override."""
         self.blind_ts = 0
         """The last skipped DDL that could not be tracked; unknown tables are skipped then."""
-        self._versions: dict[int, _Version] = {}
+        self._versions: dict[int, tuple[int, str, TableInfo]] = {}
+        """The version since which a table is like this, its schema and the table, by its id."""
         self._gone: dict[int, Gone] = {}
         self._doubtful: list[DdlJob] = []
         self.ahead: dict[int, int] = {}
@@ -184,13 +175,8 @@ class SchemaTracker:
     def state(self) -> dict[str, Any]:
         """Return all of this tracker's state without its version, as JSON."""
         versions = [
-            [
-                v.since,
-                v.schema_name,
-                self.catalog.table_by_id(i) is not None,
-                table_to_json(v.table),
-            ]
-            for i, v in self._versions.items()
+            [since, schema, self.catalog.table_by_id(i) is not None, table_to_json(table)]
+            for i, (since, schema, table) in self._versions.items()
         ]
         state: dict[str, Any] = {
             "schemas": [schema_to_json(schema) for schema in self.catalog.schemas()],
@@ -213,7 +199,7 @@ class SchemaTracker:
         for since, schema, is_now, fields in state["versions"]:
             table = table_from_json(fields)
             # Older versions stored several versions of a table, the newest last.
-            tracker._versions[table.id] = _Version(since, schema, table)
+            tracker._versions[table.id] = since, schema, table
             now += [(schema, table)] if is_now else []
         tracker.catalog = Catalog.of(version, schemas, now)
         tracker._gone = {each[0]: Gone(*each) for each in state["gone"]}
@@ -278,7 +264,7 @@ class SchemaTracker:
 
     def newest(self, table_id: int) -> tuple[int, TableInfo] | None:
         found = self._versions.get(table_id)
-        return None if found is None else (found.since, found.table)
+        return None if found is None else (found[0], found[2])
 
     def is_doubtful(self, job: DdlJob) -> bool:
         """Return whether a job's binlog may precede the start of the stream."""
@@ -393,7 +379,7 @@ class SchemaTracker:
 
     def _remember(self, job: DdlJob, schema: str, table: TableInfo) -> None:
         self._gone.pop(table.id, None)
-        self._versions[table.id] = _Version(job.schema_version, schema, table)
+        self._versions[table.id] = job.schema_version, schema, table
 
     # --- deviations ----------------------------------------------------------------------------
 
@@ -483,16 +469,12 @@ class SchemaTracker:
                 self._set_drift(found.id, compared(job, found, had, override.commit_ts, was))
         return Tracked(change, run)
 
-    def tables_downstream(self) -> list[tuple[str, TableInfo]]:
-        """Return (schema name, table) for all tables, as the downstream has them."""
-        return [
+    def downstream(self) -> Catalog:
+        tables = [
             (schema, self.drift(table.id).stripped(table))
             for schema, table in self.catalog.tables()
             if not self.drift(table.id).absent_ts
         ]
-
-    def downstream(self) -> Catalog:
-        tables = self.tables_downstream()
         homes = {schema for schema, _ in tables}
         schemas = [
             s
@@ -577,18 +559,16 @@ class SchemaTracker:
                 self.rules.unknown_table_hint,
                 Code.SCHEMA_UNKNOWN,
             )
+        _, schema, table = found
         if schema_version < self._rows_moved.get(table_id, 0):
-            self._warn_of_late_rows(table_id, schema_version)
-        return found.schema_name, found.table
-
-    def _warn_of_late_rows(self, table_id: int, schema_version: int) -> None:
-        latest = self._versions[table_id]
-        log.warning(
-            "rows of %s.%s were written under schema version %d and committed after version %d, at"
-            " which one of its partitions was exchanged or truncated: upstream, those of that"
-            " partition are not in this table; compare the tables, as with `penstock verify`",
-            latest.schema_name, latest.table.name, schema_version, self._rows_moved[table_id],
-        )  # fmt: skip
+            log.warning(
+                "rows of %s.%s were written under schema version %d and committed after version"
+                " %d, at which one of its partitions was exchanged or truncated: upstream, those of"
+                " that partition are not in this table; compare the tables, as with"
+                " `penstock verify`",
+                schema, table.name, schema_version, self._rows_moved[table_id],
+            )  # fmt: skip
+        return schema, table
 
 
 def _of_nothing(job: DdlJob) -> DdlJob:
