@@ -35,9 +35,9 @@ from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import Rules
-from penstock.node.waiting import set_within
 from penstock.oracle.client import Oracle, find_cluster_id, open_oracle
 from penstock.security.tls import Security, Tls
+from penstock.waiting import set_within
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable, coded
 from penstock.log.files import OsFiles
 from penstock.node import service
-from penstock.node.waiting import set_within
 from penstock.oracle.client import find_cluster_id
 from penstock.security.tls import Security
+from penstock.waiting import set_within
 from pump.build import SERVER_GRACE_S, Entrance, build, identity_of
 from pump.cluster.identity import (
     Held,

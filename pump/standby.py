@@ -54,7 +54,7 @@ def _has_died(parent: int) -> bool:
 
 def _give_back(lease: int, arguments: Sequence[str]) -> None:
     # Not at the top: modules that import gRPC must follow `pump.__main__`.
-    from penstock.cluster.etcd import connect, etcd_errors
+    from penstock.cluster.etcd import connect, revoke
     from penstock.errors import PenstockError
     from penstock.security.tls import Security
     from pump.config import load_settings
@@ -62,8 +62,8 @@ def _give_back(lease: int, arguments: Sequence[str]) -> None:
     settings, _ = load_settings(arguments)
     tls = Security(settings.security).etcd_tls
     etcd = connect(settings.etcd_urls, timeout_s=_ETCD_WITHIN_S, tls=tls)
-    with closing(etcd), suppress(PenstockError), etcd_errors(etcd):
-        etcd.revoke_lease(lease)  # If this fails, the lease expires on the usual schedule.
+    with closing(etcd), suppress(PenstockError):
+        revoke(etcd, lease)  # If this fails, the lease expires on the usual schedule.
 
 
 if __name__ == "__main__":

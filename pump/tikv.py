@@ -56,11 +56,11 @@ import grpc
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.waiting import doubling
 from penstock.oracle.client import CHANNEL_OPTIONS, PdLeader
 from penstock.pb import metapb_pb2, pdpb_pb2, tikvpb_pb2
 from penstock.security.refusal import refusal_of
 from penstock.security.tls import Tls, open_aio_channel
+from penstock.waiting import doubling
 
 _GROUP_BYTES = 8
 _FULL = 0xFF

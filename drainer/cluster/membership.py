@@ -36,11 +36,11 @@ from penstock.cluster.records import (
 )
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.node.waiting import set_within
 from penstock.oracle.client import Oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_aio_channel
 from penstock.ts import LOGICAL_BITS, compose, seconds_between
+from penstock.waiting import set_within
 
 log = logging.getLogger(__name__)
 

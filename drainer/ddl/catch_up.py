@@ -24,9 +24,9 @@ from drainer.schema.ahead import AheadRow, is_past, may_be_of, rows_ahead
 from drainer.schema.tracker import SchemaTracker
 from drainer.task.row_changes import Lookup, parse_merged
 from penstock.errors import Retryable, coded
-from penstock.node.waiting import doubling
 from penstock.pb import binlog_pb2 as pb
 from penstock.schema.model import DdlJob, TableInfo
+from penstock.waiting import doubling
 
 log = logging.getLogger(__name__)
 

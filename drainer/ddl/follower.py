@@ -60,8 +60,8 @@ from penstock.ddl.dropping import DROPS, drops_several, table_by_table, together
 from penstock.ddl.rewrite.explicit import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable, coded
-from penstock.node.waiting import doubling
 from penstock.schema.model import DdlJob, DdlType, TableInfo
+from penstock.waiting import doubling
 
 log = logging.getLogger(__name__)
 

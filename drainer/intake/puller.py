@@ -29,10 +29,10 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, code_of_call, coded
 from penstock.http2.client.async_channel import AsyncChannel, AsyncStream
 from penstock.http2.client.channel import CallFailed
-from penstock.node.waiting import doubling, set_within
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
 from penstock.security.tls import Tls
+from penstock.waiting import doubling, set_within
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import Sink
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock.waiting import doubling
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Patience:
 
     def _until_it_passes(self, attempt: Callable[[bool], T]) -> T:
         deadline_s = time.monotonic() + self._retry_s_max
-        pause_s, is_retried = _PAUSE_S_MIN, False
+        pauses, is_retried = doubling(_PAUSE_S_MIN, _PAUSE_S_MAX), False
         while True:
             if self.closing.is_set():
                 raise Retryable("the sink is closed", Code.CLOSED)
@@ -92,7 +93,7 @@ class Patience:
             except BaseException:
                 self._let_go()
                 raise
-            is_retried = True
+            pause_s, is_retried = next(pauses), True
             if time.monotonic() - began_s > self._retry_s_max:
                 # The attempt ran long: the time to wait starts with the error.
                 deadline_s = time.monotonic() + self._retry_s_max
@@ -103,7 +104,6 @@ class Patience:
             log.warning("%s: %s; trying again", self._name, self.problem)
             if self.closing.wait(pause_s):
                 raise Retryable("the sink was closed while it waited", Code.CLOSED) from failure
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
 
 LOCK = ".lock"

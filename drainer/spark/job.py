@@ -43,6 +43,7 @@ from drainer.task.row_fetch import FetchSettings
 from drainer.task.work_loop import Bundle, serve_partition
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
+from penstock.waiting import doubling
 
 log = logging.getLogger(__name__)
 
@@ -167,17 +168,18 @@ class SparkJob:
         self._jvm.kill()
 
     def _run(self) -> None:
-        pause_s = _RESTART_S_MIN
+        pauses = doubling(_RESTART_S_MIN, _RESTART_S_MAX)
         while not self._stopping.is_set():
+            pause_s = next(pauses)
             try:
                 self._run_once()
-                pause_s = _RESTART_S_MIN
+                pauses = doubling(_RESTART_S_MIN, _RESTART_S_MAX)
+                pause_s = next(pauses)
             except Exception as error:  # Whatever Spark throws, start a fresh job.
                 if self._stopping.is_set():
                     break
                 self._report(error, pause_s)
             self._stopping.wait(pause_s)
-            pause_s = min(pause_s * 2, _RESTART_S_MAX)
         self._stop_session()
 
     def _report(self, error: Exception, pause_s: float) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.node.waiting import set_within
+from penstock.waiting import set_within
 from penstock.wire.binlog import BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
 from pump.store.record import Record

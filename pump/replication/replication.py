@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock import failpoints
-from penstock.cluster.disks import Disk, Disks, Offered
+from penstock.cluster.disks import Disk, Offered, watch_disks
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
@@ -146,7 +146,7 @@ class Replication:
         def note_logs(logs: dict[str, LogEntry]) -> None:
             self.peers.logs = logs
 
-        self._watches.append(Disks(self._etcd).watch(note_disks))
+        self._watches.append(watch_disks(self._etcd, note_disks))
         self._watches.append(self._entries.watch_all(note_logs))
 
     async def take_copies(self) -> Replicas | None:
@@ -204,7 +204,7 @@ class Replication:
         """List the own disk as accepting replicas; Retryable without etcd."""
         identity = self._identity
         disk = Disk(self._disk, identity.node_id, identity.host, identity.labels)
-        self._offered = Disks(self._etcd).offer(disk)
+        self._offered = Offered(self._etcd, disk)
         assert self.followed is not None
         self.draining = Draining(self.peers, self._offered, self.followed)
 

@@ -26,7 +26,7 @@ from penstock.errors import PenstockError, coded
 from penstock.log.files import File, OsFiles, replace_file
 from penstock.log.repair import Damage, Salvaged, find_damage
 from penstock.log.segment import Segment
-from penstock.node.waiting import set_within
+from penstock.waiting import set_within
 from pump import facts
 from pump.facts import ScrubFacts, ScrubState
 from pump.replication.repair import OwnLogRepair, Repairs

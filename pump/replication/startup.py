@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 
 from penstock.cluster.log_entry import LogEntry
 from penstock.errors import PenstockError, Retryable, coded
-from penstock.node.waiting import set_within
+from penstock.waiting import set_within
 from pump.replication.claiming import Claimed, Fenced
 from pump.replication.replication import Replication
 from pump.replication.shipping import Deposed, Shipping

@@ -69,31 +69,24 @@ class Disk:
         return cls(key.removeprefix(DISKS), pump, host, labels, is_draining, knows_ids)
 
 
-class Disks:
-    """The list in etcd. Blocking, safe to share between threads; failures are Retryable."""
+def watch_disks(etcd: EtcdClient, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
+    """Call back with all disks, by id: once before this returns, then after each change.
 
-    def __init__(self, etcd: EtcdClient) -> None:
-        self._etcd = etcd
+    Later calls come from a thread of the watch. `Retryable` when etcd does not answer.
+    """
 
-    def offer(self, disk: Disk) -> Offered:
-        """Register a disk until this process exits or the offer is closed."""
-        return Offered(self._etcd, disk)
+    def on_items(items: dict[str, bytes]) -> None:
+        disks = [Disk.from_json(key, text) for key, text in items.items()]
+        on_disks({disk.id: disk for disk in disks})
 
-    def watch(self, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
-        """Call back with all disks, by id: once before this returns, then after each change.
-
-        Later calls come from a thread of the watch.
-        """
-
-        def on_items(items: dict[str, bytes]) -> None:
-            disks = [Disk.from_json(key, text) for key, text in items.items()]
-            on_disks({disk.id: disk for disk in disks})
-
-        return Watch(self._etcd, DISKS, on_items)
+    return Watch(etcd, DISKS, on_items)
 
 
 class Offered:
-    """A listed disk: its key has a lease."""
+    """A disk that is listed until this process exits or the offer is closed: its key has a lease.
+
+    Blocking, safe to share between threads.
+    """
 
     def __init__(self, etcd: EtcdClient, disk: Disk) -> None:
         self._etcd = etcd
@@ -107,7 +100,7 @@ class Offered:
             return
         lease = Lease(self._etcd, LEASE_S)
         try:
-            self._put(lease)
+            lease.put(DISKS + self._disk.id, self._disk.to_json())
         except BaseException:
             lease.close()
             raise
@@ -119,10 +112,7 @@ class Offered:
         if self._lease is None or self._lease.is_lost():
             self.renew()
         else:
-            self._put(self._lease)
-
-    def _put(self, lease: Lease) -> None:
-        lease.put(DISKS + self._disk.id, self._disk.to_json())
+            self._lease.put(DISKS + self._disk.id, self._disk.to_json())
 
     def close(self) -> None:
         if self._lease is not None:

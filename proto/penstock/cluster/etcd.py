@@ -34,8 +34,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import grpc
 
@@ -44,6 +44,7 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2, rpc_pb2_grpc
 from penstock.security.refusal import etcd_refusal
 from penstock.security.tls import NO_PROXY, Tls
+from penstock.waiting import doubling
 
 log = logging.getLogger(__name__)
 
@@ -128,17 +129,14 @@ def connect(
     client.endpoints = ",".join(addresses)
     login = login_from(os.environ)
     if login is not None:
-        _log_in(client, Login(client.channel, *login, timeout_s))
+        own = Login(client.channel, *login, timeout_s)
+        client.channel = grpc.intercept_channel(client.channel, own)
+        client.kvstub = rpc_pb2_grpc.KVStub(client.channel)  # type: ignore[no-untyped-call]
+        client.leasestub = rpc_pb2_grpc.LeaseStub(client.channel)  # type: ignore[no-untyped-call]
+        client.maintenancestub = rpc_pb2_grpc.MaintenanceStub(client.channel)  # type: ignore[no-untyped-call]
     client.refusal = lambda: etcd_refusal(addresses, tls) if tls is not None else None
     client.has_answered = False
     return client
-
-
-def _log_in(client: EtcdClient, login: Login) -> None:
-    client.channel = grpc.intercept_channel(client.channel, login)
-    client.kvstub = rpc_pb2_grpc.KVStub(client.channel)  # type: ignore[no-untyped-call]
-    client.leasestub = rpc_pb2_grpc.LeaseStub(client.channel)  # type: ignore[no-untyped-call]
-    client.maintenancestub = rpc_pb2_grpc.MaintenanceStub(client.channel)  # type: ignore[no-untyped-call]
 
 
 def _endpoints(urls: Sequence[str] | str) -> tuple[list[tuple[str, int]], bool]:
@@ -276,6 +274,12 @@ def delete(etcd: EtcdClient, key: str) -> None:
         etcd.delete(key)
 
 
+def revoke(etcd: EtcdClient, lease_id: int) -> None:
+    """Drop a lease with its keys."""
+    with etcd_errors(etcd):
+        etcd.revoke_lease(lease_id)
+
+
 def transact(
     etcd: EtcdClient, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = ()
 ) -> tuple[bool, Any]:
@@ -385,9 +389,9 @@ class Watch:
         self._notify()
 
     def _relist(self) -> int:
-        wait_s = _RETRY_S_MIN
-        while not self._stopped.wait(wait_s):
-            wait_s = min(wait_s * 2, _RETRY_S_MAX)
+        for pause_s in doubling(_RETRY_S_MIN, _RETRY_S_MAX):
+            if self._stopped.wait(pause_s):
+                break
             try:
                 items, revision = read_prefix(self._etcd, self._prefix)
             except EtcdClosed:
@@ -468,17 +472,6 @@ def login_from(env: Mapping[str, str]) -> tuple[str, str] | None:
     return (user, password) if user else None
 
 
-class _Details(NamedTuple):
-    """The properties of a call that gRPC needs; `grpc.ClientCallDetails` has no fields."""
-
-    method: str
-    timeout: float | None
-    metadata: tuple[tuple[str, str], ...]
-    credentials: Any
-    wait_for_ready: bool | None
-    compression: Any
-
-
 class Login(
     grpc.UnaryUnaryClientInterceptor,  # type: ignore[misc]
     grpc.StreamStreamClientInterceptor,  # type: ignore[misc]
@@ -512,12 +505,6 @@ class Login(
             return self._token
 
 
-def _with(details: Any, token: str) -> _Details:
-    return _Details(
-        details.method,
-        details.timeout,
-        (*(details.metadata or ()), ("token", token)),
-        details.credentials,
-        details.wait_for_ready,
-        details.compression,
-    )
+def _with(details: Any, token: str) -> SimpleNamespace:
+    """Return the properties of a call that differ from the given; gRPC takes the others there."""
+    return SimpleNamespace(metadata=(*(details.metadata or ()), ("token", token)))

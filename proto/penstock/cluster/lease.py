@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from penstock.cluster.etcd import EtcdClient, EtcdClosed, etcd_errors, put
+from penstock.cluster.etcd import EtcdClient, EtcdClosed, etcd_errors, put, revoke
 from penstock.errors import PenstockError, Retryable
 from penstock.pb.etcd import rpc_pb2
 
@@ -65,8 +65,7 @@ class Lease:
             return
         self._lost.set()
         try:
-            with etcd_errors(self._etcd):
-                self._etcd.revoke_lease(self.id)
+            revoke(self._etcd, self.id)
         except Retryable as error:
             log.info("lease %x is left to expire: %s", self.id, error)
 

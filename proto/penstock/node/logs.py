@@ -72,7 +72,9 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(lambda found: _NAMED.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
 
 
-class _Lines(logging.Formatter):
+class TextLines(logging.Formatter):
+    """`2026-11-21T09:30:00.016Z INFO pump.node: text`."""
+
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -87,10 +89,6 @@ class _Lines(logging.Formatter):
             parts.append(self.formatStack(record.stack_info))
         return "\n".join(parts)
 
-
-class TextLines(_Lines):
-    """`2026-11-21T09:30:00.016Z INFO pump.node: text`."""
-
     def format(self, record: logging.LogRecord) -> str:
         name, text = record.name, one_line(message_of(record))
         line = f"{self.formatTime(record)} {record.levelname} {name}: {text}"
@@ -98,7 +96,7 @@ class TextLines(_Lines):
         return "\n".join([line, *below])
 
 
-class JsonLines(_Lines):
+class JsonLines(TextLines):
     """One JSON object for each line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -151,23 +149,9 @@ class LogFile(logging.handlers.WatchedFileHandler):
         """Drop a line that cannot be written, such as on a full disk: the node matters more."""
 
 
-class Logs:
-    """The destination of a node's lines."""
-
-    def __init__(self, handler: logging.Handler, limits: LimitFilter) -> None:
-        self._handler = handler
-        self._limits = limits
-
-    def reopen(self) -> None:
-        """Reopen the log file, if there is a file; raise `NeedsOperator` when that fails."""
-        if isinstance(self._handler, LogFile):
-            self._handler.reopen()
-
-    def report_suppressed(self, log: logging.Logger) -> None:
-        self._limits.report(log)
-
-
-def start_logging(level: str = "info", file: str = "", form: str = "text") -> Logs:
+def start_logging(
+    level: str = "info", file: str = "", form: str = "text"
+) -> tuple[logging.Handler, LimitFilter]:
     """Log to stderr, or to `file` if it is set; `NeedsOperator` if that is impossible."""
     names = logging.getLevelNamesMapping()
     if level.upper() not in names:
@@ -191,7 +175,7 @@ def start_logging(level: str = "info", file: str = "", form: str = "text") -> Lo
     handler.addFilter(limits)
     logging.basicConfig(level=names[level.upper()], handlers=[handler], force=True)
     logging.captureWarnings(True)
-    return Logs(handler, limits)
+    return handler, limits
 
 
 BURST = 5
@@ -235,19 +219,27 @@ class _Bucket:
     """The last suppressed line."""
 
 
-class Limits:
-    """Decides about lines by their kind; has no clock."""
+class LimitFilter(logging.Filter):
+    """A filter for a handler; at the end, its `report` logs how many lines were suppressed."""
 
-    def __init__(self, *, burst: int = BURST, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self,
+        *,
+        burst: int = BURST,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
         self._burst = burst
         self._interval_s = interval_s
+        self._clock = clock
         self._buckets: dict[Kind, _Bucket] = {}
 
-    def take(self, kind: Kind, now_s: float, text: Callable[[], str] = str) -> int | None:
-        """Return how many lines of this kind were suppressed before; None: suppress this line.
-
-        `text` returns the text of the line.
-        """
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record passes; after a gap it states how many were suppressed."""
+        if record.levelno <= logging.DEBUG or record.name in _EXEMPT:
+            return True
+        kind, now_s = (record.name, record.levelno, str(record.msg)), self._clock()
         bucket = self._buckets.pop(kind, None) or _Bucket(self._burst, now_s)
         self._buckets[kind] = bucket  # The kind last seen goes to the end.
         if len(self._buckets) > _KINDS_MAX:
@@ -257,45 +249,23 @@ class Limits:
         bucket.at_s = now_s
         if bucket.tokens < 1:
             bucket.left_out += 1
-            bucket.last = text()
-            return None
+            bucket.last = message_of(record)
+            return False
         bucket.tokens -= 1
-        left_out, bucket.left_out = bucket.left_out, 0
-        return left_out
-
-    def left_out(self) -> dict[Kind, tuple[int, str]]:
-        """Return and reset the number of suppressed lines of each kind, and the last line."""
-        found = {k: (b.left_out, b.last) for k, b in self._buckets.items() if b.left_out}
-        for kind in found:
-            self._buckets[kind].left_out = 0
-        return found
-
-
-class LimitFilter(logging.Filter):
-    """A filter for a handler; at the end, its `report` logs how many lines were suppressed."""
-
-    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.monotonic):
-        super().__init__()
-        self._limits = limits or Limits()
-        self._clock = clock
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record passes; after a gap it states how many were suppressed."""
-        if record.levelno <= logging.DEBUG or record.name in _EXEMPT:
-            return True
-        kind = (record.name, record.levelno, str(record.msg))
-        left_out = self._limits.take(kind, self._clock(), lambda: message_of(record))
-        if left_out:
-            record.template, record.left_out = str(record.msg), left_out
-            record.msg = f"{message_of(record)} (and {left_out} more like it)"
+        if bucket.left_out:
+            record.template, record.left_out = str(record.msg), bucket.left_out
+            record.msg = f"{message_of(record)} (and {bucket.left_out} more like it)"
             record.args = None
-        return left_out is not None
+            bucket.left_out = 0
+        return True
 
     def report(self, log: logging.Logger) -> None:
         """Log the lines suppressed since, a line for each kind; `log` must be exempt."""
         assert log.name in _EXEMPT, "else these lines could be left out themselves"
-        for (name, level, _), (count, last) in self._limits.left_out().items():
-            log.log(level, "left out %d lines of %s like: %s", count, name, last)
+        for (name, level, _), bucket in list(self._buckets.items()):
+            if count := bucket.left_out:
+                bucket.left_out = 0
+                log.log(level, "left out %d lines of %s like: %s", count, name, bucket.last)
 
 
 GRPC_VERBOSITY = "GRPC_VERBOSITY"
@@ -374,26 +344,19 @@ class Problem:
     summary: str
 
 
-@dataclass(slots=True)
-class _Kept:
-    at_s: float
-    line: str
-    count: int
-
-
 class RecentProblems(logging.Handler):
     """Remembers records that pass it; memory is bounded by kinds and by the length of a line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._kinds: dict[tuple[str, int, str], _Kept] = {}
+        self._kinds: dict[Kind, tuple[float, str, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = (record.name, record.levelno, str(record.msg))
-        before = self._kinds.pop(kind, None)
+        *_, count = self._kinds.pop(kind, (0.0, "", 0))
         text = one_line(message_of(record))[:_LINE_CHARS_MAX]
         line = f"{record.levelname} {record.name}: {text}"
-        self._kinds[kind] = _Kept(record.created, line, 1 + (before.count if before else 0))
+        self._kinds[kind] = record.created, line, count + 1
         if len(self._kinds) > KINDS_MAX:
             del self._kinds[next(iter(self._kinds))]
 
@@ -401,15 +364,12 @@ class RecentProblems(logging.Handler):
         """Return the last occurrence of each kind, oldest first."""
         with self.lock:  # type: ignore[union-attr]  # A handler without a lock is one being built.
             kept = list(self._kinds.values())
-        return tuple(Problem(time=_moment(each.at_s), summary=_counted(each)) for each in kept)
-
-
-def _moment(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
-
-
-def _counted(kept: _Kept) -> str:
-    return kept.line if kept.count == 1 else f"{kept.line} ({kept.count} times)"
+        found = []
+        for at_s, line, count in kept:
+            moment = datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds")[:-6]
+            summary = line if count == 1 else f"{line} ({count} times)"
+            found.append(Problem(time=f"{moment}Z", summary=summary))
+        return tuple(found)
 
 
 RECENT: Final = RecentProblems()

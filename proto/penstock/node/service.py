@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.node import command
-from penstock.node.logs import RECENT, Logs, grpc_lines_as_ours, start_logging
+from penstock.node.logs import RECENT, LogFile, grpc_lines_as_ours, start_logging
 from penstock.security import tls
 
 log = logging.getLogger(__name__)
@@ -51,19 +51,19 @@ def run(
         )
         return command.NEEDS_OPERATOR
     with command.private_files(), grpc_lines_as_ours():
-        logs = start_logging(log_level, log_file, log_format)
+        handler, limits = start_logging(log_level, log_file, log_format)
         logging.getLogger().addHandler(RECENT)
         try:
-            return _run(main, logs, extra)
+            return _run(main, handler, extra)
         finally:
-            logs.report_suppressed(log)
+            limits.report(log)
 
 
-def _run(main: Main, logs: Logs, extra: str) -> int:
+def _run(main: Main, handler: logging.Handler, extra: str) -> int:
     command.outlive_hangup()
     command.raise_open_files()
     try:
-        asyncio.run(_with_signals(main, logs))
+        asyncio.run(_with_signals(main, handler))
     except BaseExceptionGroup as group:
         return _explained(_leaves(group), extra)
     except Exception as error:
@@ -96,7 +96,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     return found
 
 
-async def _with_signals(main: Main, logs: Logs) -> None:
+async def _with_signals(main: Main, handler: logging.Handler) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -108,7 +108,7 @@ async def _with_signals(main: Main, logs: Logs) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ask, number)
-    loop.add_signal_handler(signal.SIGHUP, _reload, logs)
+    loop.add_signal_handler(signal.SIGHUP, _reload, handler)
     living = asyncio.create_task(feed_watchdog())
     try:
         await main(stop)
@@ -116,10 +116,11 @@ async def _with_signals(main: Main, logs: Logs) -> None:
         living.cancel()
 
 
-def _reload(logs: Logs) -> None:
+def _reload(handler: logging.Handler) -> None:
     """Reopen log files and reload certificates; log each failure in a single line."""
     try:
-        logs.reopen()
+        if isinstance(handler, LogFile):
+            handler.reopen()
     except NeedsOperator as error:
         log.error("SIGHUP: %s", error)
     log.info("SIGHUP: the log is open again, certificates and passwords are read again")

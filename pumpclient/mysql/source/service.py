@@ -22,8 +22,8 @@ from penstock.cluster import etcd
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
-from penstock.node.waiting import spread_s
 from penstock.security.tls import Security
+from penstock.waiting import spread_s
 from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.protocol.server import checked_flavor

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
-from penstock.node.logs import JsonLines, LimitFilter, TextLines, start_logging
+from penstock.node.logs import JsonLines, LimitFilter, LogFile, TextLines, start_logging
 
 log = logging.getLogger("some.part")
 
@@ -114,10 +114,11 @@ def test_a_file_that_was_moved_away_is_opened_again(tmp_path: Path) -> None:
 
 def test_a_file_is_opened_again_on_demand(tmp_path: Path) -> None:
     path = tmp_path / "node.log"
-    logs = start_logging(file=str(path))
+    handler, _ = start_logging(file=str(path))
     log.info("one")
     path.rename(tmp_path / "node.log.1")
-    logs.reopen()
+    assert isinstance(handler, LogFile)
+    handler.reopen()
     assert path.exists()
     log.info("two")
     assert "two" in path.read_text()
@@ -126,10 +127,11 @@ def test_a_file_is_opened_again_on_demand(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_any_more_does_not_stop_the_node(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
-    logs = start_logging(file=str(folder / "node.log"))
+    handler, _ = start_logging(file=str(folder / "node.log"))
     folder.rename(tmp_path / "moved")
+    assert isinstance(handler, LogFile)
     with pytest.raises(NeedsOperator, match="cannot open the log file"):
-        logs.reopen()
+        handler.reopen()
     log.info("nowhere")
     folder.mkdir()
     log.info("again")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from itertools import islice
 
-from penstock.node.waiting import doubling, set_within, spread_s
+from penstock.waiting import doubling, set_within, spread_s
 
 
 def test_pauses_double_up_to_the_longest() -> None:
