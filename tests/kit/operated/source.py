@@ -61,8 +61,7 @@ class World(Outside):
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive(), self.describe()
         self.unit = self._thread = None
-        if self.owner is self.incarnation:
-            self.owner = None
+        self.etcd.end_leases()
 
     def kill(self) -> None:
         """Kill it: at the call that was said before, or now."""

@@ -9,18 +9,18 @@ of its memory is kept.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from penstock.cluster.history import History
+from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -28,7 +28,6 @@ from penstock.log.files import replace_file
 from penstock.node.http_status import HttpStatus
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, Origin
-from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.delivery.group_commit import GroupWriter, PendingTransaction
 from pumpclient.errors import Failure, Reason
@@ -49,13 +48,16 @@ from pumpclient.mysql.source.pages import Pages
 from pumpclient.mysql.source.relay_log import Purger
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state import checkpoint as checkpoint_store
-from pumpclient.mysql.source.state.checkpoint import Begun, Checkpoint, SourceTaken
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, SourceStore, SourceTaken
 from pumpclient.mysql.source.sync import loading, reload
 from pumpclient.mysql.source.sync.reload import Pace
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
 from tests.kit.fakes.etcd import MemoryEtcd
+from tests.kit.fakes.pump import ROLLED_BACK, FakePump
 from tests.kit.operated.memory_server import SCHEMA, UUID, MemoryServer
+
+T = TypeVar("T")
 
 SOURCE = "db-1"
 TURN_S = 0.002
@@ -92,12 +94,11 @@ class Outside:
         self.committed: list[tuple[int, Binlog | DdlJob]] = []
         """With their commit_ts."""
         self.saved: list[Checkpoint] = []
-        self.begun = Begun()
+        self.etcd = _Etcd(self)
         self.ts = 0
         self.pump = _Pump(self)
         self.fence = _Fence()
         self.lock = threading.RLock()
-        self.owner: Incarnation | None = None
         self.incarnation = Incarnation()
         self.config = SourceConfig(
             source_id=SOURCE, data_dir=folder / "data", relay=RelayConfig(dir=folder / "relay")
@@ -119,13 +120,11 @@ class Outside:
             self.committed.append((commit_ts, what))
 
 
-class _Pump:
-    """Takes what a source writes; a Pump as `pumpclient.delivery.group_commit` sees one."""
-
-    node_id = "pump-1"
-    host = "10.0.0.1:8250"
+class _Pump(FakePump):
+    """Takes what a source writes."""
 
     def __init__(self, world: Outside) -> None:
+        super().__init__(self._taken)
         self._world = world
         self._prewrites: dict[int, Any] = {}
         self._ended: dict[int, int] = {}
@@ -133,22 +132,11 @@ class _Pump:
         self.refuses: int | None = None
         """The Commit after so many others finds its transaction rolled back."""
 
-    def submit(self, pending: Any, timeout_s: float) -> None:
+    def _taken(self, binlog: Any) -> Failure | None:
         try:
             self._world.incarnation.touch()
         except Retryable:
-            pending.finish(Failure(Reason.INVALID, "killed", maybe_stored=False))
-            return
-        pending.finish(self._taken(decode_binlog(pending.payload)))
-
-    def submit_all(self, pendings: Any, timeout_s: float) -> None:
-        for pending in pendings:
-            self.submit(pending, timeout_s)
-
-    def wait_until_moved(self, host: str, timeout_s: float) -> None:
-        threading.Event().wait(timeout_s)
-
-    def _taken(self, binlog: Any) -> Failure | None:
+            return Failure(Reason.INVALID, "killed", maybe_stored=False)
         start_ts = binlog.start_ts
         with self._world.lock:
             ended = self._ended.get(start_ts)
@@ -160,9 +148,9 @@ class _Pump:
                 self._ended[start_ts] = 0
             elif ended is None and self._is_too_late():
                 self._ended[start_ts] = 0
-                return Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
+                return ROLLED_BACK
             elif ended == 0 or start_ts not in self._prewrites:
-                return Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
+                return ROLLED_BACK
             elif ended is None:
                 self._ended[start_ts] = binlog.commit_ts
                 self._world.commit(binlog.commit_ts, self._prewrites[start_ts])
@@ -267,46 +255,43 @@ class _Client:
         """Keep nothing open."""
 
 
-class _Store:
-    """The checkpoint in etcd, as one incarnation sees it."""
+class _Etcd(MemoryEtcd):
+    """A dead process gets no answer; every checkpoint that is stored is kept."""
 
     def __init__(self, world: Outside) -> None:
-        self._world, self._incarnation = world, world.incarnation
+        super().__init__()
+        self._world = world
 
-    def own(self, holder: str) -> None:
-        if self._world.owner is not None:
-            raise SourceTaken("another process runs this source", code=Code.SOURCE_TAKEN)
-        self._world.owner = self._incarnation
+    def call(self, work: Callable[[], T], *, may_be_late: bool = False) -> T:
+        self._world.incarnation.touch()
+        return super().call(work)
+
+    def _apply(self, operations: Sequence[Any]) -> list[Any]:
+        answers = super()._apply(operations)
+        key = SOURCES + SOURCE
+        if key in {each.key for each in operations}:
+            self._world.saved.append(Checkpoint.parse(self.keys[key].value, key))
+        return answers
+
+    def end_leases(self) -> None:
+        """Forget what a process that was killed had for a time."""
+        for key in [key for key, kv in self.keys.items() if kv.lease]:
+            self.put_by_hand(key, None)
+
+
+class _Store(SourceStore):
+    """A process that was killed knows that it has nothing any more."""
+
+    world: Outside
 
     def own_again(self) -> None:
         raise SourceTaken("killed", code=Code.SOURCE_TAKEN)
 
     def is_ours(self) -> bool:
-        return self._world.owner is self._incarnation and not self._incarnation.is_dead
+        return super().is_ours() and not self.world.incarnation.is_dead
 
     def is_lost(self) -> bool:
-        return not self.is_ours()
-
-    def load(self) -> Checkpoint | None:
-        self._incarnation.touch()
-        saved = self._world.saved
-        return Checkpoint.parse(json.dumps(asdict(saved[-1])).encode(), "twin") if saved else None
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        self._incarnation.touch()
-        self._world.saved.append(checkpoint)
-        self._world.begun = Begun(checkpoint.epoch, is_followed=True)
-
-    def begun(self) -> Begun:
-        return self._world.begun
-
-    def begin(self, epoch: int) -> None:
-        self._incarnation.touch()
-        self._world.begun = Begun(epoch)
-
-    def close(self) -> None:
-        if self._world.owner is self._incarnation:
-            self._world.owner = None
+        return super().is_lost() or self.world.incarnation.is_dead
 
 
 class _Relay:
@@ -469,19 +454,21 @@ def twins(world: Outside) -> Iterator[None]:
         world.incarnation.touch()
         replace_file(path, data)
 
-    def store(*_: Any, **__: Any) -> _Store:
-        return _Store(world)
+    class Store(_Store):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            self.world = world
 
     def reader(*args: Any) -> RelayReader:
         return RelayReader(*args, poll_s=TURN_S)
 
-    etcd = SimpleNamespace(connect=lambda *_, **__: SimpleNamespace(close=lambda: None))
+    etcd = SimpleNamespace(connect=lambda *_, **__: world.etcd)
     client = SimpleNamespace(connect=lambda *_, **__: _Client(world))
     with pytest.MonkeyPatch.context() as patch:
         _server_of(world, patch)
         for module in (source_unit, command):
             patch.setattr(module, "etcd", etcd)
-            patch.setattr(module, "SourceStore", store)
+            patch.setattr(module, "SourceStore", Store)
         for module in (source_unit, reload):
             patch.setattr(module, "RelayReader", reader)
             patch.setattr(module, "Journal", _journal_of(world))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,38 +12,11 @@ import pytest
 
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.wire.binlog import BinlogType, MutationType, Origin
-from penstock.wire.codec import decode_binlog
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.delivery.group_commit import GroupWriter, PendingTransaction
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
-
-LOST = Failure(Reason.BROKEN, "cut", maybe_stored=True)
-ROLLED_BACK = Failure(Reason.INVALID, "was rolled back", maybe_stored=False)
-
-
-@dataclass
-class FakePump:
-    """Answers as `verdict` says, after it has logged what it takes."""
-
-    verdict: Any = field(default=lambda binlog: None)
-    node_id: str = "pump-1"
-    host: str = "10.0.0.1:8250"
-    log: list[tuple[str, int]] = field(default_factory=list)
-
-    def submit(self, pending: Any, timeout_s: float) -> None:
-        binlog = decode_binlog(pending.payload)
-        failure = self.verdict(binlog)
-        if failure is None or failure is LOST:
-            self.log.append((binlog.tp.name, binlog.start_ts))
-        pending.finish(failure)
-
-    def submit_all(self, pendings: Any, timeout_s: float) -> None:
-        for pending in pendings:
-            self.submit(pending, timeout_s)
-
-    def wait_until_moved(self, host: str, timeout_s: float) -> None:
-        threading.Event().wait(timeout_s)
+from tests.kit.fakes.pump import LOST, ROLLED_BACK, FakePump
 
 
 class Journal:

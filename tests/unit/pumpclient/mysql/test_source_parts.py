@@ -17,8 +17,6 @@ from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import EventRule, RouteRule
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
-from penstock.wire.codec import decode_binlog
-from pumpclient.errors import Failure, Reason
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
@@ -35,6 +33,7 @@ from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
 from pumpclient.mysql.translate.ddl_pieces import Piece, Translator
 from pumpclient.mysql.translate.outputs import Refused, Statement
 from pumpclient.mysql.translate.statement_text import dialect_of
+from tests.kit.fakes.pump import ROLLED_BACK, FakePump
 from tests.kit.mysql.encoding import mariadb_gtid
 from tests.unit.penstock.ddl_session import DdlSession
 
@@ -69,25 +68,11 @@ def test_half_a_line_was_never_acted_on_and_a_strange_one_is_damage(tmp_path: Pa
         Journal(path)
 
 
-class DecidedPump:
-    """A Pump that has rolled back the transactions in `refused`, and takes all else."""
-
-    node_id = "pump-1"
-
-    def __init__(self, refused: set[int]) -> None:
-        self.refused = refused
-        self.taken: list[int] = []
-
-    def submit(self, pending: Any, timeout_s: float) -> None:
-        start_ts = decode_binlog(pending.payload).start_ts
-        if start_ts in self.refused:
-            pending.finish(Failure(Reason.INVALID, "it was rolled back", maybe_stored=False))
-        else:
-            self.taken.append(start_ts)
-            pending.finish(None)
+def having_rolled_back(refused: set[int]) -> FakePump:
+    return FakePump(lambda binlog: ROLLED_BACK if binlog.start_ts in refused else None)
 
 
-def settled(path: Path, pump: DecidedPump) -> Journal:
+def settled(path: Path, pump: FakePump) -> Journal:
     """Return the journal after the start of a source that was stopped between its Commits."""
     journal = Journal(path)
     journal.begin("pump-1", range(1, 4))
@@ -105,16 +90,16 @@ def test_a_group_of_which_the_pump_rolled_back_a_part_stops_the_source_at_each_s
     path = tmp_path / "a.journal"
     for refused in ({1}, {1, 2}, {3}):
         with pytest.raises(NeedsOperator, match="the others are committed") as caught:
-            settled(path, DecidedPump(refused))
+            settled(path, having_rolled_back(refused))
         assert caught.value.code is Code.COMMIT_ORDER_BROKEN
         assert len(Journal(path).left) == 1
 
 
 def test_a_group_that_is_whole_or_not_there_at_all_stops_no_source(tmp_path: Path) -> None:
-    pump = DecidedPump(set())
+    pump = having_rolled_back(set())
     assert settled(tmp_path / "a.journal", pump).left == []
-    assert pump.taken == [1, 2, 3]
-    assert settled(tmp_path / "b.journal", DecidedPump({1, 2, 3})).left == []
+    assert [start_ts for _, start_ts in pump.log] == [1, 2, 3]
+    assert settled(tmp_path / "b.journal", having_rolled_back({1, 2, 3})).left == []
 
 
 def test_a_journal_does_not_grow_without_end(tmp_path: Path) -> None:
