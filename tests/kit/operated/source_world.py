@@ -268,9 +268,9 @@ class _Etcd(MemoryEtcd):
 
     def _apply(self, operations: Sequence[Any]) -> list[Any]:
         answers = super()._apply(operations)
-        key = SOURCES + SOURCE
-        if key in {each.key for each in operations}:
-            self._world.saved.append(Checkpoint.parse(self.keys[key].value, key))
+        stored = self.keys.get(key := SOURCES + SOURCE)
+        if stored is not None and stored.mod_revision == self.revision:
+            self._world.saved.append(Checkpoint.parse(stored.value, key))
         return answers
 
     def end_leases(self) -> None:
