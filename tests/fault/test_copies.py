@@ -16,6 +16,7 @@ from penstock_local.etcd import EtcdServer
 from tests.kit.crash.disks import Volume, small_disk
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream
 
@@ -190,29 +191,29 @@ def test_a_pump_that_was_paused_and_comes_back_without_its_disk_gets_its_log_fro
 )
 @pytest.mark.thorough
 def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(
-    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
+    pump_cluster: PumpCluster,
 ) -> None:
-    alone = pump_factory(etcd_server.url, waiting=False, copies=2)
+    alone = pump_cluster.add_pump(waiting=False, copies=2)
     alone.wait_for("not serving yet: 1 of 2 copies of this Pump's log are there")
     assert "there is no other Pump whose disk could take one" in alone.log_text()
     lose_disk(alone)  # No one has written to it: it begins again although no Drainer knows of it.
     alone.spawn()
-    other = pump_factory(etcd_server.url, waiting=False, copies=2)
+    other = pump_cluster.add_pump(waiting=False, copies=2)
     for pump in (alone, other):
         pump.wait_for(r"pump \S+ is online at")
 
 
 @pytest.mark.slow
 def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(
-    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer
+    pump_cluster: PumpCluster,
 ) -> None:
     settings = {"waiting": False, "copies": 2, "copies_apart": "zone"}
-    near = [pump_factory(etcd_server.url, labels="zone=a", **settings) for _ in range(2)]
+    near = [pump_cluster.add_pump(labels="zone=a", **settings) for _ in range(2)]
     near[0].wait_for("there is no other Pump with another zone whose disk could take one")
-    far = pump_factory(etcd_server.url, labels="zone=b", **settings)
+    far = pump_cluster.add_pump(labels="zone=b", **settings)
     for pump in (*near, far):
         pump.wait_for(r"pump \S+ is online at")
-    entries = LogEntries(etcd)
+    entries = LogEntries(pump_cluster.etcd)
     for pump in near:
         found = entries.read(pump.node_id)
         assert found is not None

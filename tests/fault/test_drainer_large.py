@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
@@ -82,9 +81,9 @@ def test_a_downstream_that_dies_within_a_large_transaction_gets_it_again_from_it
 
 
 def _create(replication: Replication) -> None:
-    with PumpClient.connect(replication.url) as client:
-        client.execute_ddl("CREATE DATABASE huge")
-        client.execute_ddl(CREATE)
+    client = replication.connect()
+    client.execute_ddl("CREATE DATABASE huge")
+    client.execute_ddl(CREATE)
 
 
 def _begun(replication: Replication, huge: Huge) -> tuple[DrainerProcess, int]:

@@ -218,18 +218,13 @@ class Overriding:
 
 @pytest.mark.slow
 def test_an_override_counts_at_once_for_a_drainer_that_runs(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    replication: Replication, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pump_factory(etcd_server.url)
+    replication.add_pump()
     path = tmp_path / "down.db"
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", spark_tasks=1)
-    with PumpClient.connect(etcd_server.url) as client:
-        site = Overriding(etcd_server.url, client, path, capsys)
+    drainer = replication.drain_into(f"sqlite:///{path}", spark_tasks=1)
+    with PumpClient.connect(replication.url) as client:
+        site = Overriding(replication.url, client, path, capsys)
         drainer.wait_until(site.created_ts)
         drainer.freeze()  # So that the DDL is still to come when the operator decides.
         added_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock_local.etcd import EtcdServer
-from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
+from tests.kit.servers.fix_copies import WAIT_S, Trio
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter
@@ -189,12 +189,12 @@ def test_the_other_pump_dies_as_it_begins_to_serve_and_nothing_is_lost(
 )
 @pytest.mark.thorough
 def test_a_log_that_cannot_be_drained_is_moved_and_moved_again_but_not_where_it_is(
-    trio: Trio, ctl: Ctl, etcd: Any, etcd_server: EtcdServer, pump_factory: MakePump
+    trio: Trio, ctl: Ctl, pump_cluster: PumpCluster
 ) -> None:
-    registry, pump = Registry(etcd), trio.pumps[0]
+    registry, pump = Registry(pump_cluster.etcd), trio.pumps[0]
     late = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.PAUSED, max_commit_ts=5)
     registry.put(NodeKind.DRAINER, late)
-    fourth = pump_factory(etcd_server.url, copies=2)
+    fourth = pump_cluster.add_pump(copies=2)
     code, said = ctl("drain", "pump-1", "--wait", "--timeout", "2s")
     assert (code, "pump-1 is not empty after 2 s" in said) == (1, True), said
     assert "drainer d (paused) is" in said
@@ -224,9 +224,9 @@ def test_a_log_that_cannot_be_drained_is_moved_and_moved_again_but_not_where_it_
 
 @pytest.mark.slow
 def test_a_machine_without_another_one_for_its_copies_is_not_empty(
-    pump_factory: MakePump, ctl: Ctl, etcd: Any, etcd_server: EtcdServer
+    pump_cluster: PumpCluster, ctl: Ctl
 ) -> None:
-    pumps = [pump_factory(etcd_server.url, waiting=False, copies=2) for _ in range(2)]
+    pumps = [pump_cluster.add_pump(waiting=False, copies=2) for _ in range(2)]
     for pump in pumps:
         pump.wait_for(r"pump \S+ is online at")
     code, said = ctl("drain", "pump-1", "--wait", "--timeout", "2s")
@@ -239,9 +239,7 @@ def test_a_machine_without_another_one_for_its_copies_is_not_empty(
 
 
 @pytest.mark.thorough
-def test_a_log_with_one_copy_is_not_moved(
-    pump_factory: MakePump, ctl: Ctl, etcd: Any, etcd_server: EtcdServer
-) -> None:
-    pump_factory(etcd_server.url)
+def test_a_log_with_one_copy_is_not_moved(pump_cluster: PumpCluster, ctl: Ctl) -> None:
+    pump_cluster.add_pump()
     code, said = ctl("move-log", "pump-1")
     assert (code, "has one copy only" in said) == (2, True), said

@@ -13,13 +13,13 @@ import pytest
 
 from drainer.planner import Origins
 from penstock.cluster.node_registry import Registry
-from penstock_local.etcd import EtcdServer
 from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, on_servers
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_pump import streamed
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_source import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
 from tests.kit.workloads.server_writers import TABLES, ServerWriter, writing_on
@@ -145,21 +145,18 @@ def ways() -> list[Any]:
 def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
     points: tuple[str, ...],
     kills: int,
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     sink_server: SqlServer,
     source_server: AnyBinlogServer,
     tmp_path: Path,
 ) -> None:
     chance, server = random.Random(len(points)), source_server
     settings: dict[str, Any] = {"txn_timeout_s": TXN_TIMEOUT_S}
-    pumps = [pump_factory(etcd_server.url, **settings) for _ in range(2)]
-    drainer = drainer_factory(etcd_server.url, sink_server.url, started=False, batch_rows_max=40)
+    pumps = [replication.add_pump(**settings) for _ in range(2)]
+    drainer = replication.drain_into(sink_server.url, started=False, batch_rows_max=40)
     drainer.spawn()
     often: dict[str, Any] = {"sync_group_count_max": 8}
-    source = SourceProcess(tmp_path / "source", etcd_server.url, server, **often)
+    source = SourceProcess(tmp_path / "source", replication.url, server, **often)
     writers: list[ServerWriter]
     try:
         with writing_on(server, 2, seed=len(points)) as writers:
@@ -170,7 +167,7 @@ def test_tables_with_and_without_keys_are_equal_whatever_is_killed(
             killed_at(points[-1:], source)
         source.start()
         source.catch_up(server)
-        in_streams = all_arrived(etcd, etcd_server.url, pumps, drainer)
+        in_streams = all_arrived(replication.etcd, replication.url, pumps, drainer)
         assert sum(writer.transactions for writer in writers) > 100
         for table in TABLES:
             assert rows_of(sink_server, table) == rows_of(server, table)

@@ -18,12 +18,12 @@ from drainer.intake.puller import SILENCE_S_MAX
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
-from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from pumpclient import Options, PumpClient
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.fakes.merging import Merging
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import Ledger, LedgerWriter
 
@@ -69,9 +69,9 @@ class Field:
 
 
 @pytest.fixture
-def field(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> Iterator[Field]:
+def field(pump_cluster: PumpCluster) -> Iterator[Field]:
     with ExitStack() as stack:
-        field = Field(etcd, [pump_factory(etcd_server.url) for _ in range(2)], stack)
+        field = Field(pump_cluster.etcd, [pump_cluster.add_pump() for _ in range(2)], stack)
         yield field
         field.oracle.close()
 
@@ -154,17 +154,19 @@ def test_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
     cases="1, 4 writers",
 )
 def test_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
+    pump_cluster: PumpCluster, tmp_path: Path
 ) -> None:
-    pump_factory(etcd_server.url)
+    pump_cluster.add_pump()
     address = f"127.0.0.1:{free_port()}"
     committed: dict[int, int] = {}
     with SlowProxy(address) as proxy:
-        pump_factory(etcd_server.url, addr=address, advertise_addr=proxy.url)
-        oracle, closing = OracleClient(etcd), threading.Event()
-        merging = Merging(Registry(etcd), oracle, tmp_path, by_way_of={"pump-2": address})
+        pump_cluster.add_pump(addr=address, advertise_addr=proxy.url)
+        oracle, closing = OracleClient(pump_cluster.etcd), threading.Event()
+        merging = Merging(
+            Registry(pump_cluster.etcd), oracle, tmp_path, by_way_of={"pump-2": address}
+        )
         options = Options(attempt_timeout_s=1.0)
-        with PumpClient.connect(etcd_server.url, options=options) as client, merging:
+        with PumpClient.connect(pump_cluster.url, options=options) as client, merging:
             client.execute_ddl("CREATE DATABASE cut")
             client.execute_ddl("CREATE TABLE cut.t (id INT PRIMARY KEY)")
 

@@ -18,12 +18,12 @@ from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
-from penstock_local.etcd import EtcdServer
 from penstock_local.process import python_module
 from pumpclient import Options, OutcomeUnknown, PumpClient
 from pumpclient.delivery.session import Session
 from tests.kit.crash import dying_writer
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -77,9 +77,7 @@ class Shop:
 
 
 @pytest.fixture
-def make_shop(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
-) -> Iterator[Callable[..., Shop]]:
+def make_shop(pump_cluster: PumpCluster, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
     shops: list[Shop] = []
 
     def make(**settings: Any) -> Shop:
@@ -90,8 +88,8 @@ def make_shop(
             "resolver_fence_after_s": 1.5,
             **settings,
         }
-        pump = pump_factory(etcd_server.url, **resolver)
-        shops.append(Shop(etcd, etcd_server.url, database, pump))
+        pump = pump_cluster.add_pump(**resolver)
+        shops.append(Shop(pump_cluster.etcd, pump_cluster.url, database, pump))
         return shops[-1]
 
     yield make
@@ -104,13 +102,11 @@ MakeShop = Callable[..., Shop]
 
 @pytest.mark.thorough
 def test_the_example_runs_and_every_order_is_streamed(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, tmp_path: Path
+    pump_cluster: PumpCluster, tmp_path: Path
 ) -> None:
     database = tmp_path / "shop.db"
-    pump = pump_factory(
-        etcd_server.url, resolver_kind="sql", resolver_url=f"shop=sqlite:///{database}"
-    )
-    arguments = ["--database", str(database), "--etcd-urls", etcd_server.url, "--orders", "3"]
+    pump = pump_cluster.add_pump(resolver_kind="sql", resolver_url=f"shop=sqlite:///{database}")
+    arguments = ["--database", str(database), "--etcd-urls", pump_cluster.url, "--orders", "3"]
     for last in (0, 3):
         printed = StringIO()
         with redirect_stdout(printed):

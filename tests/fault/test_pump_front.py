@@ -22,11 +22,11 @@ from penstock.pb import penstock_pb2, pump_pb2, pump_pb2_grpc
 from penstock.security.tls import open_channel
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import OracleNode
 from tests.kit.http2.raw_peer import RawPeer, message, request
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.servers.node import CHANNEL_OPTIONS
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
@@ -45,12 +45,6 @@ ANSWERS = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.FAILED_PRECONDITION,  # A Prewrite for a Pump that is pausing.
 }
-
-
-@pytest.fixture
-def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
-    made: PumpProcess = pump_factory(etcd_server.url)
-    return made
 
 
 @pytest.fixture
@@ -279,12 +273,13 @@ def plain(pump: PumpProcess) -> Callable[[], grpc.Channel]:
 )
 @pytest.mark.parametrize("stops", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_pump_that_is_stopped_under_load_answers_every_call(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], stops: int
+    pump_cluster: PumpCluster, stops: int
 ) -> None:
-    oracle_node = OracleNode(etcd)  # Else there were no timestamps while the Pump is away.
+    # Else there were no timestamps while the Pump is away.
+    oracle_node = OracleNode(pump_cluster.etcd)
     oracle_node.wait_elected()
-    pump = pump_factory(etcd_server.url)
-    session = PumpSession(etcd, pump)
+    pump = pump_cluster.add_pump()
+    session = pump_cluster.session(pump)
     writers = Writers(session, plain(pump))
     try:
         for _ in range(stops):
@@ -299,7 +294,6 @@ def test_a_pump_that_is_stopped_under_load_answers_every_call(
         found = pull_until(pump.addr, session.cluster_id, last.commit_ts)
         writers.ledger.check(found[:-1])
     finally:
-        session.close()
         pump.kill()
         oracle_node.stop()
 
@@ -322,13 +316,13 @@ def roll_back_the_rest(session: PumpSession, ledger: Ledger) -> None:
 @pytest.mark.fault("its certificate is renewed under load", "no call fails", cases="3 renewals")
 @pytest.mark.thorough
 def test_certificates_are_renewed_under_load_without_a_failed_call(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
+    pump_cluster: PumpCluster, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     node, writer = authority.issue("node"), authority.issue("writer")
     settings = {**node.settings, "security_cert_allowed_cn": "node, writer"}
-    pump = pump_factory(etcd_server.url, **settings)
-    session = PumpSession(etcd, pump, writer.tls)
+    pump = pump_cluster.add_pump(**settings)
+    session = pump_cluster.session(pump, writer.tls)
     options = [("grpc.use_local_subchannel_pool", 1)]
     writers = Writers(session, lambda: open_channel(pump.addr, writer.tls, options), count=4)
     try:
@@ -342,7 +336,6 @@ def test_certificates_are_renewed_under_load_without_a_failed_call(
     finally:
         writers.failures.clear()
         writers.stop()
-        session.close()
 
 
 @pytest.mark.fault(
@@ -351,21 +344,18 @@ def test_certificates_are_renewed_under_load_without_a_failed_call(
     cases="1; 4",
 )
 def test_a_message_beyond_the_limit_is_refused_and_its_connection_continues(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
+    pump_cluster: PumpCluster,
 ) -> None:
-    pump = pump_factory(etcd_server.url, max_message_bytes=1 << 20)
-    session = PumpSession(etcd, pump)
-    try:
-        with peer_of(pump) as peer:
-            stream_id = peer.open(WRITE)
-            peer.send_frame(frames.DATA, 0, stream_id, frames.MESSAGE_HEAD.pack(0, 1 << 31))
-            answer = peer.answer(stream_id)
-            assert answer.status == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
-            assert str(1 << 31) in answer.text
-            asked = write_request(session, session.prewrite())
-            assert peer.call(WRITE, asked).status == 0
-    finally:
-        session.close()
+    pump = pump_cluster.add_pump(max_message_bytes=1 << 20)
+    session = pump_cluster.session(pump)
+    with peer_of(pump) as peer:
+        stream_id = peer.open(WRITE)
+        peer.send_frame(frames.DATA, 0, stream_id, frames.MESSAGE_HEAD.pack(0, 1 << 31))
+        answer = peer.answer(stream_id)
+        assert answer.status == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+        assert str(1 << 31) in answer.text
+        asked = write_request(session, session.prewrite())
+        assert peer.call(WRITE, asked).status == 0
 
 
 def test_an_unknown_method_is_unimplemented(pump: PumpProcess) -> None:

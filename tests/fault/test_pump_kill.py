@@ -2,16 +2,13 @@
 
 import random
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
-from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import OracleNode
-from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until
 
 pytestmark = pytest.mark.fault
@@ -24,15 +21,12 @@ WRITERS = 6
     " `kill -9` under load)"
 )
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_kills_under_load_lose_nothing(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], kills: int
-) -> None:
-    # An oracle outside the Pump: else every kill would also wait for an election.
-    oracle_node = OracleNode(etcd)
+def test_kills_under_load_lose_nothing(pump_cluster: PumpCluster, kills: int) -> None:
+    oracle_node = OracleNode(pump_cluster.etcd)
     oracle_node.wait_elected()
-    oracle = OracleClient(etcd)
-    cluster_id = Registry(etcd).cluster_id()
-    pump = pump_factory(etcd_server.url, storage_segment_bytes_max=4 << 20)
+    oracle = OracleClient(pump_cluster.etcd)
+    cluster_id = Registry(pump_cluster.etcd).cluster_id()
+    pump = pump_cluster.add_pump(storage_segment_bytes_max=4 << 20)
     ledger, chance = Ledger(), random.Random(20)
     writers = [
         LedgerWriter(ledger, oracle, pump.addr, cluster_id, value_bytes_max=8000, seed=seed)

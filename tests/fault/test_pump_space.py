@@ -1,8 +1,6 @@
 """A real Pump on a small volume that fills up: what is refused, what continues, how it recovers."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -11,10 +9,9 @@ from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
-from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.crash.disks import Volume, small_volume
-from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
@@ -56,17 +53,16 @@ def write_until_refused(session: PumpSession) -> list[int]:
 
 @pytest.mark.fault("the reserve is reached (a fake volume, a full one)")
 def test_a_full_volume_stops_writers_and_nothing_else_and_space_alone_brings_them_back(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess], tmp_path: Path
+    pump_cluster: PumpCluster, tmp_path: Path
 ) -> None:
     with small_volume(tmp_path / "small", VOLUME_BYTES) as volume:
-        pump = pump_factory(
-            etcd_server.url, data_dir=volume.path / "data", storage_segment_bytes_max=8 * MIB
+        pump = pump_cluster.add_pump(
+            data_dir=volume.path / "data", storage_segment_bytes_max=8 * MIB
         )
-        session = PumpSession(etcd, pump)
+        session = pump_cluster.session(pump)
         try:
-            _fill_up_and_recover(session, volume, etcd_server.url)
+            _fill_up_and_recover(session, volume, pump_cluster.url)
         finally:
-            session.close()
             pump.kill()
 
 

@@ -4,14 +4,13 @@ import random
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.cluster.node_registry import NodeKind, Registry
-from penstock_local.etcd import EtcdServer
-from pumpclient import Options, PumpClient
+from pumpclient import Options
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import WAIT_S, audit, audited, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter, writing_meanwhile
@@ -35,33 +34,33 @@ def _alter(writer: RandomWriter, round_number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, 12])
 def test_an_audit_that_is_killed_again_and_again_has_each_change_once(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: MakePump, tmp_path: Path, kills: int
+    pump_cluster: PumpCluster, tmp_path: Path, kills: int
 ) -> None:
     rng, path = random.Random(kills), tmp_path / "audit.db"
-    pumps = [pump_factory(etcd_server.url), pump_factory(etcd_server.url)]
-    reader = audit(etcd_server.url, path)
+    pumps = [pump_cluster.add_pump(), pump_cluster.add_pump()]
+    reader = audit(pump_cluster.url, path)
     options = Options(probe_interval_s=0.3, commit_retry_s=0.2)
-    with PumpClient.connect(etcd_server.url, options=options) as client:
-        writer = RandomWriter(client, seed=kills)
-        writer.create()
-        reader.start()
-        try:
-            with writing_meanwhile(writer, _alter):
-                for _ in range(kills):
-                    seen = read_up_to(path)
-                    eventually(lambda seen=seen: read_up_to(path) > seen, WAIT_S)  # type: ignore[misc]
-                    time.sleep(rng.random())
-                    reader.restart()
-                    rng.choice(pumps).restart()
-            eventually(lambda: read_up_to(path) >= writer.last_ts, WAIT_S)
-            registry = Registry(etcd)
+    client = pump_cluster.connect(options=options)
+    writer = RandomWriter(client, seed=kills)
+    writer.create()
+    reader.start()
+    try:
+        with writing_meanwhile(writer, _alter):
+            for _ in range(kills):
+                seen = read_up_to(path)
+                eventually(lambda seen=seen: read_up_to(path) > seen, WAIT_S)  # type: ignore[misc]
+                time.sleep(rng.random())
+                reader.restart()
+                rng.choice(pumps).restart()
+        eventually(lambda: read_up_to(path) >= writer.last_ts, WAIT_S)
+        registry = Registry(pump_cluster.etcd)
 
-            def acknowledged() -> int:
-                found = registry.get(NodeKind.DRAINER, "audit")
-                return found.max_commit_ts if found else 0
+        def acknowledged() -> int:
+            found = registry.get(NodeKind.DRAINER, "audit")
+            return found.max_commit_ts if found else 0
 
-            eventually(lambda: acknowledged() >= writer.last_ts, WAIT_S)
-        finally:
-            reader.kill()
-        assert "Traceback" not in reader.log.read_text()
-        assert audited(path) == writer.expected()
+        eventually(lambda: acknowledged() >= writer.last_ts, WAIT_S)
+    finally:
+        reader.kill()
+    assert "Traceback" not in reader.log.read_text()
+    assert audited(path) == writer.expected()

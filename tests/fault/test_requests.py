@@ -28,7 +28,6 @@ from penstock.pb import cistern_pb2, pdpb_pb2, penstock_pb2, pump_pb2
 from penstock.security.tls import Security, SecurityConfig
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.node import CHANNEL_OPTIONS
 from tests.kit.servers.pump_session import PumpSession
@@ -191,12 +190,6 @@ def is_alive(addr: str, service: str) -> bool:
     with grpc.insecure_channel(addr, options=CHANNEL_OPTIONS) as channel:
         code, _ = ask(channel, f"/penstock.{service}/Status", b"")
         return code is grpc.StatusCode.OK
-
-
-@pytest.fixture
-def pump(etcd: Any, etcd_server: EtcdServer, pump_factory: Any) -> PumpProcess:
-    made: PumpProcess = pump_factory(etcd_server.url)
-    return made
 
 
 @pytest.mark.fault(

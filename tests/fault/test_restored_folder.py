@@ -2,14 +2,12 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock_local.etcd import EtcdServer
-from tests.kit.servers.fix_copies import WAIT_S, MakePump
+from tests.kit.servers.fix_copies import WAIT_S
 from tests.kit.servers.fix_pump import streamed
-from tests.kit.servers.pump_session import PumpSession
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.wait import eventually
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -21,10 +19,10 @@ pytestmark = [pytest.mark.fault, pytest.mark.thorough]
     cases="1",
 )
 def test_a_folder_from_a_backup_is_refused_and_the_newest_one_has_all(
-    pump_factory: MakePump, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
+    pump_cluster: PumpCluster, tmp_path: Path
 ) -> None:
-    pump = pump_factory(etcd_server.url)
-    opened = PumpSession(etcd, pump)
+    pump = pump_cluster.add_pump()
+    opened = pump_cluster.session(pump)
     opened.transaction()
     pump.kill()
     backup, newest = tmp_path / "backup", tmp_path / "newest"

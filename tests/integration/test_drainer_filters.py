@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 
 pytestmark = pytest.mark.thorough
 
@@ -143,19 +142,14 @@ def downstream(request: Any, tmp_path: Path) -> tuple[str, Query]:
 
 @pytest.mark.mariadb
 def test_what_passes_arrives_under_its_name_and_the_checkpoint_passes_what_does_not(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    downstream: tuple[str, Query],
-    tmp_path: Path,
+    replication: Replication, downstream: tuple[str, Query], tmp_path: Path
 ) -> None:
     url, rows = downstream
     (tmp_path / "filters.toml").write_text(SETTINGS)
     for _ in range(2):
-        pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, url, config=tmp_path / "filters.toml")
-    with PumpClient.connect(etcd_server.url) as client:
+        replication.add_pump()
+    drainer = replication.drain_into(url, config=tmp_path / "filters.toml")
+    with PumpClient.connect(replication.url) as client:
         prepare(client)
         trade(client)
         # The last transaction is filtered wholly: only time moves.

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.wire.binlog import Origin
-from penstock_local.etcd import EtcdServer
 from penstock_local.kafka import KafkaServer
 from pumpclient import PumpClient
 from tests.kit.kafka.topic_reader import Read, read_topics
-from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_replication import Replication
 
 ORIGIN = Origin(source="elsewhere", epoch=1, file=2, position=3, gtid="0-1-2")
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -27,27 +26,21 @@ def add(client: PumpClient, number: int, origin: Origin | None = None) -> int:
 
 @pytest.mark.parametrize("form", ["canal-json", "debezium", "maxwell"])
 def test_what_writers_commit_is_in_the_topics_once_over_a_takeover(
-    form: str,
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    kafka: KafkaServer,
-    tmp_path: Path,
+    form: str, replication: Replication, kafka: KafkaServer, tmp_path: Path
 ) -> None:
-    pump_factory(etcd_server.url)
+    replication.add_pump()
     settings = tmp_path / "settings.toml"
     settings.write_text(
         '[[filter.routes]]\nschema-pattern = "shop"\ntarget-schema = "store"\n', encoding="utf-8"
     )
     sink = f"kafka://{kafka.address}/?format={form}&prefix=e2e-{form}&partitions=2&partition=key"
-    with PumpClient.connect(etcd_server.url) as client:
+    with PumpClient.connect(replication.url) as client:
         client.execute_ddl("CREATE DATABASE shop")
         client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, name VARCHAR(20))")
         first_ts = add(client, 1, ORIGIN)
-        active = drainer_factory(etcd_server.url, sink, config=settings)
+        active = replication.drain_into(sink, config=settings)
         active.wait_until(first_ts)
-        standby = drainer_factory(etcd_server.url, sink, config=settings, started=False)
+        standby = replication.drain_into(sink, config=settings, started=False)
         standby.spawn()
         last_ts = max(add(client, number) for number in range(2, 30))
         active.wait_until(last_ts)

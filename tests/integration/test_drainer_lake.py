@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.delta.lake_reader import LakeReader
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, INSTALLING
+from tests.kit.servers.fix_replication import Replication
 
 GUIDE = Path(__file__).resolve().parents[2] / "drainer/guide/delta.md"
 
@@ -35,26 +34,21 @@ def add(client: PumpClient, number: int, *more: object) -> int:
 @pytest.mark.spark
 @pytest.mark.parametrize("payloads", ["driver", "executors"])
 def test_what_writers_commit_is_in_the_lake_once_over_a_takeover(
-    payloads: str,
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    payloads: str, replication: Replication, tmp_path: Path
 ) -> None:
-    pump_factory(etcd_server.url)
+    replication.add_pump()
     settings = tmp_path / "settings.toml"
     settings.write_text(f'[spark]\npayloads = "{payloads}"\n', encoding="utf-8")
     lake = tmp_path / "lake"
     sink = f"delta://{lake}?interval=500ms"
-    with PumpClient.connect(etcd_server.url) as client:
+    with PumpClient.connect(replication.url) as client:
         client.execute_ddl("CREATE DATABASE shop")
         for name in ("item", "twin"):
             client.execute_ddl(f"CREATE TABLE shop.{name} (id INT PRIMARY KEY, name VARCHAR(20))")
         first_ts = add(client, 1)
-        active = drainer_factory(etcd_server.url, sink, config=settings)
+        active = replication.drain_into(sink, config=settings)
         active.wait_until(first_ts)
-        standby = drainer_factory(etcd_server.url, sink, config=settings, started=False)
+        standby = replication.drain_into(sink, config=settings, started=False)
         standby.spawn()
         active.wait_until(max(add(client, number) for number in range(2, 30)))
         active.kill()  # As kill -9 does: the standby takes over.

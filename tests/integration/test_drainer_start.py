@@ -19,9 +19,9 @@ from drainer.sinks.opening import open_sink
 from drainer.spark.jvm import options_for, use_java
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.wait import eventually
 
 _OURS = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ")
@@ -56,36 +56,31 @@ def _refusal(drainer: DrainerProcess) -> str:
     ],
 )
 def test_a_downstream_that_cannot_be_is_refused_before_spark_starts(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    sink: str,
-    problem: str,
+    replication: Replication, tmp_path: Path, sink: str, problem: str
 ) -> None:
     (tmp_path / "file").write_text("this is not a database of SQLite, and much too long to be one")
     url = sink.format(tmp=tmp_path)
-    drainer = drainer_factory(etcd_server.url, url, started=False)
+    drainer = replication.drain_into(url, started=False)
     assert problem in _refusal(drainer)
 
 
 def test_what_tidb_binlog_left_half_applied_is_refused_before_spark_starts(
-    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
+    replication: Replication, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'down.db'}"
-    with closing(open_sink(url, cluster_id=Registry(etcd).cluster_id())) as sink:
+    with closing(open_sink(url, cluster_id=Registry(replication.etcd).cluster_id())) as sink:
         sink.load_checkpoint()
         sink.save_checkpoint(Checkpoint(5, 1))
     with closing(sqlite3.connect(tmp_path / "down.db")) as connection, connection:
         text = '{"consistent":false,"commitTS":414529105591271429,"ts-map":{}}'
         connection.execute(f"UPDATE `tidb_binlog.checkpoint` SET checkPoint = '{text}'")
-    problem = _refusal(drainer_factory(etcd_server.url, url, started=False))
+    problem = _refusal(replication.drain_into(url, started=False))
     assert "checkpoint is at 414529105591271429, did not end in order" in problem
     assert "pause-drainer" in problem
 
 
 def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
-    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, mariadb: MariadbServer
+    replication: Replication, mariadb: MariadbServer
 ) -> None:
     mariadb.run(
         "CREATE DATABASE IF NOT EXISTS tidb_binlog",
@@ -95,7 +90,7 @@ def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
     )
     for password, problem in (("wrong", "Access denied"), ("secret", "no right to UPDATE, DELETE")):
         url = f"mysql://reader:{password}@127.0.0.1:{mariadb.port}/"
-        drainer = drainer_factory(etcd_server.url, url, started=False)
+        drainer = replication.drain_into(url, started=False)
         refusal = _refusal(drainer)
         assert problem in refusal
         assert "secret" not in refusal
@@ -104,10 +99,10 @@ def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
 
 @pytest.mark.thorough
 def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
-    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
+    replication: Replication, tmp_path: Path
 ) -> None:
     sink = f"sqlite:///{tmp_path}/down.db"
-    drainer = drainer_factory(etcd_server.url, sink, spark_conf="spark.driver.memory=1k")
+    drainer = replication.drain_into(sink, spark_conf="spark.driver.memory=1k")
     said = drainer.wait_for(r"the JVM ended at its start.*")[0]
     assert "Too small" in said
     assert str(drainer.data_dir / "spark.log") in said
@@ -118,9 +113,9 @@ def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
 
 @pytest.mark.slow
 def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
-    etcd: Any, etcd_server: EtcdServer, drainer_factory: DrainerFactory, tmp_path: Path
+    replication: Replication, tmp_path: Path
 ) -> None:
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path}/down.db", spark_tasks=1)
+    drainer = replication.drain_into(f"sqlite:///{tmp_path}/down.db", spark_tasks=1)
     drainer.wait_for("1 in all", 120)
     jvm = next(child for child in drainer.children() if "java" in child.name())
     jvm.kill()

@@ -24,6 +24,7 @@ from tests.kit.fakes.merging import Merging
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_copies import Trio
 from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_replication import PumpCluster, Replication
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
@@ -81,13 +82,13 @@ def is_pulled(merging: Merging) -> bool:
 
 @pytest.mark.thorough
 def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
-    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any, tmp_path: Path
+    pump_cluster: PumpCluster, authority: Authority, tmp_path: Path
 ) -> None:
     names = {"security_cert_allowed_cn": "node, drainer"}
-    pump_factory(etcd_server.url, **authority.issue("node").settings, **names)
+    pump_cluster.add_pump(**authority.issue("node").settings, **names)
     other = Authority(tmp_path, "other").issue("drainer", file="foreign")
     good = authority.issue("drainer")
-    oracle = OracleClient(etcd, tls=good.tls)
+    oracle = OracleClient(pump_cluster.etcd, tls=good.tls)
     cases: list[tuple[Tls | None, str]] = [
         (other.tls, "is not trusted"),
         (authority.issue("stranger").tls, "'stranger'"),
@@ -97,7 +98,7 @@ def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     for number, (tls, reason) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with Merging(Registry(etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
+        with Merging(Registry(pump_cluster.etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
             if reason:
                 eventually(partial(is_shown, merging, reason), _LONG_S)
             else:
@@ -160,17 +161,13 @@ def served_certificate(port: int) -> bytes | None:
 )
 @pytest.mark.slow
 def test_a_drainer_with_tls_and_its_spark_tasks_speak_in_cipher(
-    tmp_path: Path,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    authority: Authority,
+    tmp_path: Path, replication: Replication, authority: Authority
 ) -> None:
     pair = authority.issue("node")
-    pump_factory(etcd_server.url, **pair.settings)
+    replication.add_pump(**pair.settings)
     path = tmp_path / "down.db"
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{path}", **pair.settings)
-    with PumpClient.connect(etcd_server.url, tls=pair.tls) as client:
+    drainer = replication.drain_into(f"sqlite:///{path}", **pair.settings)
+    with PumpClient.connect(replication.url, tls=pair.tls) as client:
         writer = RandomWriter(client, seed=53)
         writer.create()
         last_ts = writer.transact(20)

@@ -14,15 +14,14 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import Messages, RowEvent
 from penstock.ddl import Catalog, plan_ddl
-from penstock_local.etcd import EtcdServer
 from penstock_local.kafka import KafkaServer
 from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.binlog_server import BinlogServer
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_source import SourceRig, rows_of
 from tests.kit.servers.kafka_connect import KafkaConnect, debezium_sink
 from tests.kit.wait import eventually
@@ -101,8 +100,7 @@ def test_debeziums_jdbc_sink_rebuilds_the_tables(
     upstream: BinlogServer,
     mariadb: MariadbServer,
     kafka: KafkaServer,
-    drainer_factory: DrainerFactory,
-    etcd_server: EtcdServer,
+    replication: Replication,
     tmp_path: Path,
 ) -> None:
     chance = random.Random(SEED)
@@ -110,7 +108,7 @@ def test_debeziums_jdbc_sink_rebuilds_the_tables(
     mariadb.run("CREATE DATABASE shop", ITEM)
     rig.begin(upstream)
     sink = f"kafka://{kafka.address}/?format=debezium&schemas=true&prefix=jdbc"
-    drainer = drainer_factory(etcd_server.url, sink)
+    drainer = replication.drain_into(sink)
     item(upstream, (1, *LOWEST), (2, *HIGHEST), (3, *NOTHING), (4, *HIGHEST))
     item(upstream, (1, *HIGHEST), (2, *NOTHING), (3, *LOWEST))
     upstream.run("DELETE FROM shop.item WHERE id = 4")
@@ -121,7 +119,7 @@ def test_debeziums_jdbc_sink_rebuilds_the_tables(
     write(upstream, "UPDATE shop.line SET weight = number * 0.125")
     lines(upstream, chance, range(20, 25))
     rig.source.catch_up(upstream)
-    with PumpClient.connect(etcd_server.url) as client:
+    with PumpClient.connect(replication.url) as client:
         drainer.wait_until(client.session.oracle.get_ts())
     settings = debezium_sink("sink", mariadb, "shop", r"jdbc\.shop\..*")
     connect = KafkaConnect(tmp_path / "connect", kafka, settings, jars="connect")

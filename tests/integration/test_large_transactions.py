@@ -19,7 +19,6 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_prewrite_value, encode_binlog
 from penstock.wire.protowire import read_uvarint
-from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient, Transaction
 from pumpclient.changes import SpoolFile
 from tests.kit.crash.disks import small_volume
@@ -38,11 +37,6 @@ GROWTH_BYTES_MAX = 200 * MIB
 CREATE = "CREATE TABLE shop.big (id INT PRIMARY KEY, data LONGBLOB)"
 
 
-@pytest.fixture
-def etcd_url(etcd: Any, etcd_server: EtcdServer) -> str:
-    return etcd_server.url
-
-
 def connected(etcd_url: str, **options: Any) -> PumpClient:
     fields: dict[str, Any] = {
         "probe_interval_s": 0.3,
@@ -52,11 +46,6 @@ def connected(etcd_url: str, **options: Any) -> PumpClient:
     return PumpClient.connect(
         etcd_url, write_timeout_s=60, options=Options(**{**fields, **options})
     )
-
-
-@pytest.fixture
-def pump(etcd_url: str, pump_factory: MakePump) -> PumpProcess:
-    return pump_factory(etcd_url)
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 from deploy.monitoring.__main__ import FOLDER, files
 from deploy.monitoring.alerts import ALERTS
 from deploy.monitoring.dashboard import expressions
-from penstock_local.etcd import EtcdServer
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
-from tests.kit.servers.fix_drainer import DrainerFactory
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_source import SourceRig, cleared
 from tests.kit.servers.pages import asked
 from tests.kit.servers.prometheus import Prometheus, promtool
@@ -44,14 +43,13 @@ def scraping(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
     rig: SourceRig,
     server: AnyBinlogServer,
-    etcd_server: EtcdServer,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     scraping: Callable[..., Prometheus],
     tmp_path: Path,
 ) -> None:
     fresh = cleared(server)
     source = rig.begin(fresh)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{tmp_path / 'downstream.db'}")
+    drainer = replication.drain_into(f"sqlite:///{tmp_path / 'downstream.db'}")
     nodes = {"pump_1": rig.pumps[0], "drainer_1": drainer}
     pages = {name: node.status().details["status_pages"] for name, node in nodes.items()}
     pages["source_1"] = f"http://{source.address}/"

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer
 from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from pumpclient.mysql.source.command import ask, load
@@ -15,6 +13,7 @@ from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.service import SourceService
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.servers.fix_source import SourceProcess, rows_of
 
 KEY = "CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)"
@@ -82,9 +81,9 @@ def test_check_and_start_find_them_with_the_least_privileges(
 
 @pytest.mark.thorough
 def test_a_server_that_logs_what_its_keys_change_is_followed(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, mysql: SqlServer, tmp_path: Path
+    pump_cluster: PumpCluster, mysql: SqlServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_factory(etcd_server.url)]
+    pumps = [pump_cluster.add_pump()]
     mysql.run(
         "RESET BINARY LOGS AND GTIDS",
         "CREATE DATABASE shop",
@@ -93,7 +92,7 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
         "INSERT INTO shop.p VALUES (1, 2020, -5, 7), (2, NULL, -6, 8)",
         "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
     )
-    source = SourceProcess(tmp_path / "source", etcd_server.url, mysql).start()
+    source = SourceProcess(tmp_path / "source", pump_cluster.url, mysql).start()
     try:
         source.catch_up(mysql)
         altered = f"ADD {KEY.replace('fk', 'again')} ON DELETE CASCADE ON UPDATE CASCADE"
@@ -105,17 +104,17 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
         source.catch_up(mysql)
     finally:
         assert source.stop() == 0
-    found = downstream(etcd, etcd_server.url, pumps)
+    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
     assert found.rows("shop.p") == rows_of(mysql, "shop.p") == [(3, None, -6, 8)]
     assert found.rows("shop.c") == rows_of(mysql, "shop.c") == [(20, 3)]
 
 
 @pytest.mark.thorough
 def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Any, server: MariadbServer, tmp_path: Path
+    pump_cluster: PumpCluster, server: MariadbServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_factory(etcd_server.url)]
-    source = SourceProcess(tmp_path / "source", etcd_server.url, server).start()
+    pumps = [pump_cluster.add_pump()]
+    source = SourceProcess(tmp_path / "source", pump_cluster.url, server).start()
     key = KEY.replace("fk", "again")
     altered = f"ALTER TABLE shop.c DROP FOREIGN KEY fk, ADD {key} ON DELETE CASCADE"
     try:
@@ -133,7 +132,7 @@ def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
         assert "noted" in ask(["replace", altered, "--status-addr", source.address])
         source.catch_up(server)
         assert "shop.c: again ON DELETE CASCADE" in source.text()
-        found = downstream(etcd, etcd_server.url, pumps)
+        found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
         assert found.rows("shop.p") == rows_of(server, "shop.p") == [(2,)]
         assert rows_of(server, "shop.c") == [(20, 2)]
         assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog has row 10"
@@ -145,5 +144,5 @@ def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
         assert "1 rows loaded" in ask(reload)
     finally:
         assert source.stop() == 0
-    found = downstream(etcd, etcd_server.url, pumps)
+    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
     assert found.rows("shop.c") == rows_of(server, "shop.c") == [(20, 2)]

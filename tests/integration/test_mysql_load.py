@@ -1,22 +1,20 @@
 """Tables of a real server reach another one whole, once, and as they were at one moment."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer
 from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.state import StateFile
 from tests.kit.mysql import load_process
 from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer, on_servers
-from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
+from tests.kit.servers.fix_drainer import DrainerProcess
+from tests.kit.servers.fix_replication import PumpCluster, Replication
 from tests.kit.wait import eventually
 
 NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice", "invalid")
@@ -43,20 +41,13 @@ class Pair:
 
 
 @pytest.fixture
-def pair(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    sink_server: SqlServer,
-    source_server: AnyBinlogServer,
-) -> Iterator[Pair]:
-    pump_factory(etcd_server.url)
-    drainer = drainer_factory(etcd_server.url, sink_server.url)
-    with PumpClient.connect(etcd_server.url) as client:
-        client.execute_ddl("CREATE DATABASE mark")
-        client.execute_ddl("CREATE TABLE mark.mark (id BIGINT PRIMARY KEY)")
-        yield Pair(source_server, sink_server, drainer, client, etcd_server.url)
+def pair(replication: Replication, sink_server: SqlServer, source_server: AnyBinlogServer) -> Pair:
+    replication.add_pump()
+    drainer = replication.drain_into(sink_server.url)
+    client = replication.connect()
+    client.execute_ddl("CREATE DATABASE mark")
+    client.execute_ddl("CREATE TABLE mark.mark (id BIGINT PRIMARY KEY)")
+    return Pair(source_server, sink_server, drainer, client, replication.url)
 
 
 @pytest.mark.fault(
@@ -118,18 +109,14 @@ def test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key(
 
 @pytest.mark.parametrize("kind", on_servers(MYSQL))
 def test_two_tables_of_one_name_but_for_its_letter_case_are_not_loaded(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    source_server: AnyBinlogServer,
-    tmp_path: Path,
+    pump_cluster: PumpCluster, source_server: AnyBinlogServer, tmp_path: Path
 ) -> None:
-    pump_factory(etcd_server.url)
+    pump_cluster.add_pump()
     for name in ("orders", "Orders"):
         source_server.run(
             "CREATE DATABASE IF NOT EXISTS shop", f"CREATE TABLE shop.{name} (id INT PRIMARY KEY)"
         )
-    with PumpClient.connect(etcd_server.url) as client:
-        load = Load(source_server.address, client, tmp_path / "load.json", load_process.options())
-        with pytest.raises(NeedsOperator, match="letter case makes no difference"):
-            load.run(load_process.SOURCE, 1)
+    client = pump_cluster.connect()
+    load = Load(source_server.address, client, tmp_path / "load.json", load_process.options())
+    with pytest.raises(NeedsOperator, match="letter case makes no difference"):
+        load.run(load_process.SOURCE, 1)

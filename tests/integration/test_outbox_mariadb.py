@@ -13,12 +13,11 @@ from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
 from penstock.outbox import TABLE, Fenced, settle
 from penstock.ts import compose
-from penstock_local.etcd import EtcdServer
 from pump.cluster.sql_resolver import Database, opener
-from pumpclient import PumpClient
 from pumpclient.outbox import Outbox
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
@@ -186,43 +185,43 @@ def test_any_connection_of_pymysql_will_do(connect: Any, cursor: Any, autocommit
 
 
 def test_commit_timestamps_follow_the_order_of_a_rows_changes(
-    connect: Any, mariadb: MariadbServer, etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+    connect: Any, mariadb: MariadbServer, pump_cluster: PumpCluster
 ) -> None:
     url = f"shop={mariadb.url}shop".replace(",", "%2C")
-    pump = pump_factory(etcd_server.url, resolver_kind="sql", resolver_url=url)
+    pump = pump_cluster.add_pump(resolver_kind="sql", resolver_url=url)
     box = Outbox("shop")
     commits: list[tuple[int, int]] = []
-    with PumpClient.connect(etcd_server.url) as client:
-        client.execute_ddl("CREATE DATABASE shop")
-        client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, stock INT)")
-        setup = connect()
-        with box.transaction(client, setup, "shop") as txn, setup.cursor() as cursor:
-            cursor.execute("INSERT INTO item VALUES (1, 0)")
-            txn.insert("item", {"id": 1, "stock": 0})
+    client = pump_cluster.connect()
+    client.execute_ddl("CREATE DATABASE shop")
+    client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, stock INT)")
+    setup = connect()
+    with box.transaction(client, setup, "shop") as txn, setup.cursor() as cursor:
+        cursor.execute("INSERT INTO item VALUES (1, 0)")
+        txn.insert("item", {"id": 1, "stock": 0})
 
-        def count_up(connection: Any) -> None:
-            for _ in range(20):
-                with box.transaction(client, connection, "shop") as txn:
-                    with connection.cursor() as cursor:
-                        cursor.execute("SELECT stock FROM item WHERE id = 1 FOR UPDATE")
-                        (stock,) = cursor.fetchone()
-                        cursor.execute("UPDATE item SET stock = %s WHERE id = 1", (stock + 1,))
-                    txn.update("item", {"id": 1, "stock": stock}, {"stock": stock + 1})
-                commits.append((stock, txn.commit_ts or 0))
+    def count_up(connection: Any) -> None:
+        for _ in range(20):
+            with box.transaction(client, connection, "shop") as txn:
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT stock FROM item WHERE id = 1 FOR UPDATE")
+                    (stock,) = cursor.fetchone()
+                    cursor.execute("UPDATE item SET stock = %s WHERE id = 1", (stock + 1,))
+                txn.update("item", {"id": 1, "stock": stock}, {"stock": stock + 1})
+            commits.append((stock, txn.commit_ts or 0))
 
-        threads = [threading.Thread(target=count_up, args=(connect(),)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert len(commits) == 60
-        stamps = [commit_ts for _, commit_ts in sorted(commits)]
-        assert stamps == sorted(stamps)
-        found = pull_until(pump.addr, Registry(etcd).cluster_id(), stamps[-1])
-        assert set(stamps) <= {commit_ts for commit_ts, _ in found}
+    threads = [threading.Thread(target=count_up, args=(connect(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(commits) == 60
+    stamps = [commit_ts for _, commit_ts in sorted(commits)]
+    assert stamps == sorted(stamps)
+    found = pull_until(pump.addr, Registry(pump_cluster.etcd).cluster_id(), stamps[-1])
+    assert set(stamps) <= {commit_ts for commit_ts, _ in found}
 
-        refused = box.transaction(client, setup, "shop").__enter__()
-        refused.insert("item", {"id": 2, "stock": 0})
-        setup.query("CREATE TABLE other (id INT)")  # Commits, as any DDL does in MySQL.
-        with pytest.raises(NeedsOperator, match="DDL out of it"):
-            refused.__exit__(None, None, None)
+    refused = box.transaction(client, setup, "shop").__enter__()
+    refused.insert("item", {"id": 2, "stock": 0})
+    setup.query("CREATE TABLE other (id INT)")  # Commits, as any DDL does in MySQL.
+    with pytest.raises(NeedsOperator, match="DDL out of it"):
+        refused.__exit__(None, None, None)

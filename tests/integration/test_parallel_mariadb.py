@@ -24,14 +24,12 @@ from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rows import apply_key, can_meet_others
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
-from penstock_local.etcd import EtcdServer
-from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, plain, serial
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
-from tests.kit.workloads.random_writer import RandomWriter, in_mariadb
+from tests.kit.workloads.random_writer import in_mariadb
 from tests.unit.drainer.test_parallel import SMALL
 from tests.unit.drainer.test_statements import Changes
 
@@ -276,33 +274,26 @@ def test_a_drainer_that_was_taken_over_commits_no_partition_any_more(
 )
 @pytest.mark.slow
 def test_a_drainer_that_is_killed_between_partitions_continues_there(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    mariadb: MariadbServer,
-    monkeypatch: pytest.MonkeyPatch,
+    replication: Replication, mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pump_factory(etcd_server.url)
+    replication.add_pump()
     way = {"apply_mode": "parallel", "apply_connections": 3}
-    drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, **way)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=4)
-        writer.create()
-        writer.bulk(12_000)
-        with monkeypatch.context() as armed:
-            armed.setenv("PENSTOCK_FAILPOINTS", "drainer.partition_committed=kill@2")
-            drainer.start()
-            drainer.wait(120)
-        ((text,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
-        stored = json.loads(text)
-        assert stored["applying"] > stored["commitTS"]
-        assert stored["consistent"] is False
+    drainer = replication.drain_into(mariadb.url, started=False, **way)
+    writer = replication.begin(4)
+    writer.bulk(12_000)
+    with monkeypatch.context() as armed:
+        armed.setenv("PENSTOCK_FAILPOINTS", "drainer.partition_committed=kill@2")
         drainer.start()
-        drainer.wait_for("committed before")
-        last_ts = writer.bulk(12_000)
-        drainer.wait_until(last_ts)
-        assert in_mariadb(mariadb) == writer.expected()
-        page = scraped(drainer.status().details["status_pages"])
-        assert any("partition_seconds" in name for name in page)
-        assert drainer.stop() == 0
+        drainer.wait(120)
+    ((text,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
+    stored = json.loads(text)
+    assert stored["applying"] > stored["commitTS"]
+    assert stored["consistent"] is False
+    drainer.start()
+    drainer.wait_for("committed before")
+    last_ts = writer.bulk(12_000)
+    drainer.wait_until(last_ts)
+    assert in_mariadb(mariadb) == writer.expected()
+    page = scraped(drainer.status().details["status_pages"])
+    assert any("partition_seconds" in name for name in page)
+    assert drainer.stop() == 0

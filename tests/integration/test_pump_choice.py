@@ -9,9 +9,9 @@ import pytest
 
 from penstock import failpoints
 from penstock.cluster.node_registry import NodeKind, Registry
-from penstock_local.etcd import EtcdServer
 from pumpclient import NoPump, Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
@@ -39,47 +39,43 @@ def write(etcd_url: str, session: PumpSession, count: int, **settings: Any) -> N
 
 
 def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+    pump_cluster: PumpCluster,
 ) -> None:
-    roomy = pump_factory(etcd_server.url, **QUICK, storage_stop_write_at_available_bytes=0)
+    roomy = pump_cluster.add_pump(**QUICK, storage_stop_write_at_available_bytes=0)
     details = roomy.status().details
     free_bytes = int(details["storage_available_bytes"])
-    low = pump_factory(
-        etcd_server.url, **QUICK, storage_stop_write_at_available_bytes=int(free_bytes * 0.95)
+    low = pump_cluster.add_pump(
+        **QUICK, storage_stop_write_at_available_bytes=int(free_bytes * 0.95)
     )
-    registry = Registry(etcd)
-    session = PumpSession(etcd, roomy)
-    try:
-        eventually(lambda: 0 < 4 * score(registry, low) < score(registry, roomy))
-        write(etcd_server.url, session, 60, strategy="score")
-        assert written(roomy) + written(low) == 120
-        assert 0 <= written(low) < 40
-        low.stop()
-        full = pump_factory(
-            etcd_server.url,
-            **QUICK,
-            node_id=low.node_id,
-            data_dir=low.data_dir,
-            storage_stop_write_at_available_bytes=1 << 60,
-        )
-        eventually(lambda: score(registry, full) == 0)
-        before = written(roomy)
-        write(etcd_server.url, session, 30, strategy="score")
-        assert (written(full), written(roomy) - before) == (0, 60)
-    finally:
-        session.close()
+    registry = Registry(pump_cluster.etcd)
+    session = pump_cluster.session(roomy)
+    eventually(lambda: 0 < 4 * score(registry, low) < score(registry, roomy))
+    write(pump_cluster.url, session, 60, strategy="score")
+    assert written(roomy) + written(low) == 120
+    assert 0 <= written(low) < 40
+    low.stop()
+    full = pump_cluster.add_pump(
+        **QUICK,
+        node_id=low.node_id,
+        data_dir=low.data_dir,
+        storage_stop_write_at_available_bytes=1 << 60,
+    )
+    eventually(lambda: score(registry, full) == 0)
+    before = written(roomy)
+    write(pump_cluster.url, session, 30, strategy="score")
+    assert (written(full), written(roomy) - before) == (0, 60)
 
 
 @pytest.mark.thorough
 def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory, monkeypatch: pytest.MonkeyPatch
+    pump_cluster: PumpCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as environment:
         environment.setenv(failpoints.VARIABLE, "disk.sync=sleep(0.05)")
-        slow = pump_factory(etcd_server.url, **QUICK)
-    quick = pump_factory(etcd_server.url, **QUICK)
-    registry = Registry(etcd)
-    slow_session, session = PumpSession(etcd, slow), PumpSession(etcd, quick)
+        slow = pump_cluster.add_pump(**QUICK)
+    quick = pump_cluster.add_pump(**QUICK)
+    registry = Registry(pump_cluster.etcd)
+    slow_session, session = (pump_cluster.session(slow), pump_cluster.session(quick))
     stop = threading.Event()
 
     def load() -> None:
@@ -91,7 +87,7 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
     try:
         eventually(lambda: 0 < 2 * score(registry, slow) < score(registry, quick), 20)
         before = written(quick)
-        write(etcd_server.url, session, 100, strategy="score")
+        write(pump_cluster.url, session, 100, strategy="score")
         assert written(quick) - before > 100  # Out of 200: more than half.
     finally:
         stop.set()
@@ -101,21 +97,16 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
 
 
 @pytest.mark.thorough
-def test_labels_are_in_the_status_and_keep_writers_to_their_zone(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
-) -> None:
-    near = pump_factory(etcd_server.url, labels="zone=a,disk=fast")
-    far = pump_factory(etcd_server.url, labels="zone=b")
+def test_labels_are_in_the_status_and_keep_writers_to_their_zone(pump_cluster: PumpCluster) -> None:
+    near = pump_cluster.add_pump(labels="zone=a,disk=fast")
+    far = pump_cluster.add_pump(labels="zone=b")
     key = f"/tidb-binlog/v1/pumps/{near.node_id}"
-    document = json.loads(etcd.get(key)[0])
+    document = json.loads(pump_cluster.etcd.get(key)[0])
     assert document["label"] == {"labels": {"zone": "a", "disk": "fast"}}
     assert 0 < document["score"] <= 1000
-    session = PumpSession(etcd, near)
-    try:
-        write(etcd_server.url, session, 10, options=Options(labels=("zone=a",)))
-        assert (written(near), written(far)) == (20, 0)
-    finally:
-        session.close()
+    session = pump_cluster.session(near)
+    write(pump_cluster.url, session, 10, options=Options(labels=("zone=a",)))
+    assert (written(near), written(far)) == (20, 0)
     options = Options(labels=("zone=c",), connect_timeout_s=0.5)
     with pytest.raises(NoPump, match=r"no Pump bears the labels zone=c .*pump-2: zone=b"):
-        PumpClient.connect(etcd_server.url, options=options)
+        PumpClient.connect(pump_cluster.url, options=options)

@@ -17,8 +17,8 @@ from penstock.ts import compose
 from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from pumpclient import PumpClient
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster, Replication
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
@@ -68,14 +68,10 @@ def state_of(session: PumpSession) -> NodeState | None:
 
 
 def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hint(
-    etcd_server: EtcdServer,
-    pump_factory: Factory,
-    session_of: Callable[[PumpProcess], PumpSession],
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication, session_of: Callable[[PumpProcess], PumpSession], tmp_path: Path
 ) -> None:
     ages = {"gc_days": 0.1 / DAY_S, "gc_force_after_days": 0.2 / DAY_S}
-    session = session_of(pump_factory(etcd_server.url, **ages, **SMALL_SEGMENTS))
+    session = session_of(replication.add_pump(**ages, **SMALL_SEGMENTS))
     first = session.transaction()
     for _ in range(10):
         session.transaction(ROWS)
@@ -93,11 +89,8 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
     with pytest.raises(grpc.RpcError, match=range_text):
         pull_until(session.pump.addr, session.cluster_id, first.commit_ts, first.commit_ts)
 
-    drainer = drainer_factory(
-        etcd_server.url,
-        f"sqlite:///{tmp_path / 'down.db'}",
-        started=False,
-        initial_commit_ts=first.commit_ts,
+    drainer = replication.drain_into(
+        f"sqlite:///{tmp_path / 'down.db'}", started=False, initial_commit_ts=first.commit_ts
     )
     assert drainer.spawn().wait(60) == 2
     drainer_log = drainer.log_text()
@@ -107,20 +100,18 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
 
 @pytest.mark.thorough
 def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
-    etcd_server: EtcdServer,
-    pump_factory: Factory,
+    replication: Replication,
     session_of: Callable[[PumpProcess], PumpSession],
-    drainer_factory: DrainerFactory,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    session = session_of(pump_factory(etcd_server.url))
+    session = session_of(replication.add_pump())
     commit = session.transaction()
     dead = listed(session, "dead", commit.commit_ts - 1, age_s=60)
     slow = listed(session, "slow", commit.commit_ts)
 
     def ctl(*arguments: str) -> tuple[int, str]:
-        code = main([*arguments, "--etcd-urls", etcd_server.url])
+        code = main([*arguments, "--etcd-urls", replication.url])
         return code, "".join(capsys.readouterr())
 
     offline = ("offline-pump", "--node-id", "pump-1")
@@ -149,8 +140,7 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
     )
     session.pump.wait_for(lost)
 
-    drainer = drainer_factory(
-        etcd_server.url,
+    drainer = replication.drain_into(
         f"sqlite:///{tmp_path / 'down.db'}",
         started=False,
         node_id="dead",
@@ -163,9 +153,9 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
 
 @pytest.mark.thorough
 def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
-    etcd_server: EtcdServer, pump_factory: Factory, session_of: Callable[[PumpProcess], PumpSession]
+    pump_cluster: PumpCluster, session_of: Callable[[PumpProcess], PumpSession]
 ) -> None:
-    session = session_of(pump_factory(etcd_server.url))
+    session = session_of(pump_cluster.add_pump())
     commit = session.transaction()
     listed(session, "dead", commit.commit_ts - 1, age_s=60)
     session.batches.Close(penstock_pb2.CloseRequest(node_id="pump-1"), timeout=20)
@@ -178,31 +168,24 @@ def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
 
 @pytest.mark.fault("the same node id or data folder twice; a renamed host")
 def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
-    etcd_server: EtcdServer,
-    pump_factory: Factory,
-    session_of: Callable[[PumpProcess], PumpSession],
-    tmp_path: Path,
+    pump_cluster: PumpCluster, session_of: Callable[[PumpProcess], PumpSession], tmp_path: Path
 ) -> None:
-    pump = pump_factory(etcd_server.url, node_id="", data_dir=tmp_path / "data")
+    pump = pump_cluster.add_pump(node_id="", data_dir=tmp_path / "data")
     named = pump.addr
     session = session_of(pump)
     commit = session.transaction()
-    with PumpClient.connect(etcd_server.url) as client:
+    with PumpClient.connect(pump_cluster.url) as client:
         # A new name of the same host: the old one still leads to this very Pump.
         pump.kill()
         port = named.rpartition(":")[2]
-        pump = pump_factory(
-            etcd_server.url,
-            node_id="",
-            data_dir=pump.data_dir,
-            addr=named,
-            advertise_addr=f"localhost:{port}",
+        pump = pump_cluster.add_pump(
+            node_id="", data_dir=pump.data_dir, addr=named, advertise_addr=f"localhost:{port}"
         )
         assert pump.wait_for(r"pump (\S+) is online at localhost")[1] == named
         # Another port, as on another host.
         pump.kill()
         elsewhere = f"127.0.0.1:{free_port()}"
-        pump = pump_factory(etcd_server.url, node_id="", data_dir=pump.data_dir, addr=elsewhere)
+        pump = pump_cluster.add_pump(node_id="", data_dir=pump.data_dir, addr=elsewhere)
         status = session.registry.get(NodeKind.PUMP, named)
         assert status is not None
         assert (status.host, status.state) == (elsewhere, NodeState.ONLINE)
@@ -213,21 +196,18 @@ def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
 
 
 def test_a_duplicate_node_id_waits_for_one_that_may_be_alive_and_ends_when_it_is(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Factory,
-    session_of: Callable[[PumpProcess], PumpSession],
+    pump_cluster: PumpCluster, session_of: Callable[[PumpProcess], PumpSession]
 ) -> None:
-    oracle_keeper = pump_factory(etcd_server.url)
-    first = pump_factory(etcd_server.url, node_id="twin")
+    oracle_keeper = pump_cluster.add_pump()
+    first = pump_cluster.add_pump(node_id="twin")
     other = first.data_dir.with_name("other")
     first.freeze()
     shutil.copytree(first.data_dir, other)  # An empty folder would be refused for itself.
-    second = pump_factory(etcd_server.url, node_id="twin", data_dir=other, waiting=False)
+    second = pump_cluster.add_pump(node_id="twin", data_dir=other, waiting=False)
     second.wait_for("does not answer, but was heard of a moment ago")
     first.thaw()
     assert second.wait(20) == 2
     assert "already has the node id twin" in second.log_text()
-    status = Registry(etcd).get(NodeKind.PUMP, "twin")
+    status = Registry(pump_cluster.etcd).get(NodeKind.PUMP, "twin")
     assert status is not None
     assert (status.host, first.is_running, oracle_keeper.is_running) == (first.addr, True, True)

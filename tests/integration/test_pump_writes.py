@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import grpc
 import pytest
@@ -12,8 +11,8 @@ from penstock.pb import penstock_pb2, pump_pb2
 from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until, pulls
@@ -24,8 +23,8 @@ Factory = Callable[..., PumpProcess]
 
 
 @pytest.fixture
-def session(etcd: Any, etcd_server: EtcdServer, pump_factory: Factory) -> Iterator[PumpSession]:
-    session = PumpSession(etcd, pump_factory(etcd_server.url, max_message_bytes=1 << 20))
+def session(pump_cluster: PumpCluster) -> Iterator[PumpSession]:
+    session = pump_cluster.session(pump_cluster.add_pump(max_message_bytes=1 << 20))
     yield session
     session.close()
 
@@ -114,23 +113,18 @@ def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: Pum
 
 
 @pytest.mark.thorough
-def test_an_open_transaction_holds_up_only_what_may_follow_it(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
-) -> None:
-    session = PumpSession(etcd, pump_factory(etcd_server.url, txn_timeout_s=2))
-    try:
-        before = session.transaction()
-        orphan = session.prewrite()
-        session.write(orphan)
-        after = session.transaction()
-        session.pump.wait_for(f"transaction {orphan.start_ts} is rolled back")
-        found = pull_until(session.pump.addr, session.cluster_id, after.commit_ts)
-        merged = [b for _, payload in found if not (b := decode_binlog(payload)).is_fake]
-        assert [b.commit_ts for b in merged] == [before.commit_ts, after.commit_ts]
-        code, text = session.refusal(session.commit(orphan))
-        assert (code, "rolled back" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-    finally:
-        session.close()
+def test_an_open_transaction_holds_up_only_what_may_follow_it(pump_cluster: PumpCluster) -> None:
+    session = pump_cluster.session(pump_cluster.add_pump(txn_timeout_s=2))
+    before = session.transaction()
+    orphan = session.prewrite()
+    session.write(orphan)
+    after = session.transaction()
+    session.pump.wait_for(f"transaction {orphan.start_ts} is rolled back")
+    found = pull_until(session.pump.addr, session.cluster_id, after.commit_ts)
+    merged = [b for _, payload in found if not (b := decode_binlog(payload)).is_fake]
+    assert [b.commit_ts for b in merged] == [before.commit_ts, after.commit_ts]
+    code, text = session.refusal(session.commit(orphan))
+    assert (code, "rolled back" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
 def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: PumpSession) -> None:
@@ -153,7 +147,7 @@ def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: PumpSessi
     "the same node id or data folder twice; a renamed host", "refused; keeps its name", cases="4"
 )
 def test_a_second_pump_on_the_same_data_or_name_says_so(
-    session: PumpSession, etcd_server: EtcdServer, pump_factory: Factory
+    session: PumpSession, pump_cluster: PumpCluster
 ) -> None:
     first = session.pump
     for settings, message in [
@@ -164,7 +158,7 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(
         ),
     ]:
         with pytest.raises(pytest.fail.Exception, match=message):
-            pump_factory(etcd_server.url, **settings)
+            pump_cluster.add_pump(**settings)
     session.transaction()
 
 
@@ -187,24 +181,21 @@ def drainer(
 )
 @pytest.mark.thorough
 def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+    pump_cluster: PumpCluster,
 ) -> None:
-    session = PumpSession(etcd, pump_factory(etcd_server.url, pause_grace_s=20))
-    try:
-        prewrite = session.prewrite()
-        session.write(prewrite)
-        with pytest.raises(grpc.RpcError, match="this is pump pump-1, not pump-9"):
-            session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-9"), timeout=20)
-        session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-1"), timeout=20)
-        code, text = session.refusal(session.prewrite())
-        assert (code, text) == (grpc.StatusCode.FAILED_PRECONDITION, "no online: pausing [PS-3103]")
-        session.write(session.commit(prewrite))
-        assert session.pump.wait() == 0
-        status = session.registry.get(NodeKind.PUMP, "pump-1")
-        assert status is not None
-        assert status.state is NodeState.PAUSED
-    finally:
-        session.close()
+    session = pump_cluster.session(pump_cluster.add_pump(pause_grace_s=20))
+    prewrite = session.prewrite()
+    session.write(prewrite)
+    with pytest.raises(grpc.RpcError, match="this is pump pump-1, not pump-9"):
+        session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-9"), timeout=20)
+    session.batches.Pause(penstock_pb2.PauseRequest(node_id="pump-1"), timeout=20)
+    code, text = session.refusal(session.prewrite())
+    assert (code, text) == (grpc.StatusCode.FAILED_PRECONDITION, "no online: pausing [PS-3103]")
+    session.write(session.commit(prewrite))
+    assert session.pump.wait() == 0
+    status = session.registry.get(NodeKind.PUMP, "pump-1")
+    assert status is not None
+    assert status.state is NodeState.PAUSED
 
 
 @pytest.mark.thorough
@@ -223,70 +214,56 @@ def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: Pum
 
 
 def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+    pump_cluster: PumpCluster,
 ) -> None:
-    pump = pump_factory(etcd_server.url, gc_days=1e-6, storage_segment_bytes_max=1 << 16)
-    session = PumpSession(etcd, pump)
-    try:
-        kept = session.transaction()
-        for _ in range(10):
-            session.transaction(b"x" * (1 << 15))
-        session.registry.put(NodeKind.DRAINER, drainer(session, kept.commit_ts - 1))
-        time.sleep(0.3)
-        reply = session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20)
-        assert "drainer drainer-1 (online) still needs binlogs after" in reply.message
-        found = pull_until(
-            session.pump.addr, session.cluster_id, kept.commit_ts, kept.commit_ts - 1
-        )
-        assert [commit_ts for commit_ts, _ in found] == [kept.commit_ts]
-        session.registry.put(NodeKind.DRAINER, drainer(session, session.oracle.get_ts()))
-        time.sleep(0.3)
-        assert session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20).message
-        with pytest.raises(grpc.RpcError, match="purged") as caught:
-            pull_until(session.pump.addr, session.cluster_id, kept.commit_ts, kept.commit_ts - 1)
-        assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
-    finally:
-        session.close()
+    pump = pump_cluster.add_pump(gc_days=1e-6, storage_segment_bytes_max=1 << 16)
+    session = pump_cluster.session(pump)
+    kept = session.transaction()
+    for _ in range(10):
+        session.transaction(b"x" * (1 << 15))
+    session.registry.put(NodeKind.DRAINER, drainer(session, kept.commit_ts - 1))
+    time.sleep(0.3)
+    reply = session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20)
+    assert "drainer drainer-1 (online) still needs binlogs after" in reply.message
+    found = pull_until(session.pump.addr, session.cluster_id, kept.commit_ts, kept.commit_ts - 1)
+    assert [commit_ts for commit_ts, _ in found] == [kept.commit_ts]
+    session.registry.put(NodeKind.DRAINER, drainer(session, session.oracle.get_ts()))
+    time.sleep(0.3)
+    assert session.batches.TriggerGc(penstock_pb2.TriggerGcRequest(), timeout=20).message
+    with pytest.raises(grpc.RpcError, match="purged") as caught:
+        pull_until(session.pump.addr, session.cluster_id, kept.commit_ts, kept.commit_ts - 1)
+    assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
 
 
-def test_many_writers_and_two_pumps_lose_nothing(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
-) -> None:
-    sessions = [PumpSession(etcd, pump_factory(etcd_server.url)) for _ in range(2)]
+def test_many_writers_and_two_pumps_lose_nothing(pump_cluster: PumpCluster) -> None:
+    sessions = [pump_cluster.session(pump_cluster.add_pump()) for _ in range(2)]
     ledgers = [Ledger(), Ledger()]
     writers = [
         LedgerWriter(ledger, session.oracle, session.pump.addr, session.cluster_id, seed=seed)
         for seed in range(4)
         for ledger, session in zip(ledgers, sessions, strict=True)
     ]
-    try:
-        for writer in writers:
-            writer.start()
-        eventually(lambda: min(ledger.acknowledged for ledger in ledgers) > 200, within_s=60)
-        for writer in writers:
-            writer.stop()
-        for ledger, session in zip(ledgers, sessions, strict=True):
-            until_ts = session.oracle.get_ts()
-            found = pull_until(session.pump.addr, session.cluster_id, until_ts)
-            assert ledger.check(found) >= ledger.acknowledged
-    finally:
-        for session in sessions:
-            session.close()
+    for writer in writers:
+        writer.start()
+    eventually(lambda: min(ledger.acknowledged for ledger in ledgers) > 200, within_s=60)
+    for writer in writers:
+        writer.stop()
+    for ledger, session in zip(ledgers, sessions, strict=True):
+        until_ts = session.oracle.get_ts()
+        found = pull_until(session.pump.addr, session.cluster_id, until_ts)
+        assert ledger.check(found) >= ledger.acknowledged
 
 
 @pytest.mark.thorough
 def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(
-    etcd: Any, etcd_server: EtcdServer, pump_factory: Factory
+    pump_cluster: PumpCluster,
 ) -> None:
-    session = PumpSession(etcd, pump_factory(etcd_server.url))
-    try:
-        value = bytes(64 << 20)
-        commit = session.transaction(value)
-        found = pull_until(session.pump.addr, session.cluster_id, commit.commit_ts)
-        assert decode_binlog(found[-1][1]).prewrite_value == value
-        assert session.pump.rss_bytes() < 1 << 30
-    finally:
-        session.close()
+    session = pump_cluster.session(pump_cluster.add_pump())
+    value = bytes(64 << 20)
+    commit = session.transaction(value)
+    found = pull_until(session.pump.addr, session.cluster_id, commit.commit_ts)
+    assert decode_binlog(found[-1][1]).prewrite_value == value
+    assert session.pump.rss_bytes() < 1 << 30
 
 
 def test_a_stopping_pump_ends_a_pull_without_an_error(session: PumpSession) -> None:

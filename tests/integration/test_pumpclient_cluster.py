@@ -21,7 +21,6 @@ from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import decode_binlog, decode_prewrite_value
-from penstock_local.etcd import EtcdServer
 from pumpclient import NoPump, Options, PumpClient
 from pumpclient.aio import AsyncPumpClient
 from pumpclient.delivery.retries import Deliveries
@@ -33,16 +32,6 @@ from tests.kit.wait import eventually
 MakePump = Callable[..., PumpProcess]
 CREATE = "CREATE TABLE shop.goods (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL DEFAULT 'nut')"
 QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
-
-
-@pytest.fixture
-def etcd_url(etcd: Any, etcd_server: EtcdServer) -> str:
-    return etcd_server.url
-
-
-@pytest.fixture
-def pump(etcd_url: str, pump_factory: MakePump) -> PumpProcess:
-    return pump_factory(etcd_url)
 
 
 @pytest.fixture

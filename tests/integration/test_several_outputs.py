@@ -2,19 +2,16 @@
 
 import re
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.restore import run as reparo
-from penstock_local.etcd import EtcdServer
 from penstock_local.kafka import KafkaServer
 from pumpclient import PumpClient
 from tests.kit.kafka.topic_reader import read_topics
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import asked
 from tests.kit.wait import eventually
 
@@ -44,27 +41,22 @@ def held_by(pump: PumpProcess) -> tuple[str, int] | None:
 
 
 def test_each_output_is_complete_and_a_purge_waits_for_the_slowest(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Callable[..., PumpProcess],
-    drainer_factory: DrainerFactory,
-    kafka: KafkaServer,
-    tmp_path: Path,
+    replication: Replication, kafka: KafkaServer, tmp_path: Path
 ) -> None:
-    pump = pump_factory(etcd_server.url, gc_days=1e-6)
+    pump = replication.add_pump(gc_days=1e-6)
     tables, files = tmp_path / "tables.db", tmp_path / "changes"
     outputs = {
         "tables": f"sqlite:///{tables}",
         "files": f"file://{files}",
         "topics": f"kafka://{kafka.address}/?prefix=several",
     }
-    with PumpClient.connect(etcd_server.url) as client:
+    with PumpClient.connect(replication.url) as client:
         client.execute_ddl("CREATE DATABASE shop")
         client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, name VARCHAR(20))")
         drainers = {}
         for number, (name, url) in enumerate(outputs.items()):
             last_ts = add(client, range(number * 20, number * 20 + 20))
-            drainers[name] = drainer_factory(etcd_server.url, url, node_id=name)
+            drainers[name] = replication.drain_into(url, node_id=name)
             drainers[name].wait_until(last_ts)
             if name != "topics":  # It stops at its place, and the others go on.
                 drainers[name].stop()

@@ -15,14 +15,12 @@ from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import Split, SqlSink
 from drainer.task.sql.literals import MYSQL
 from penstock.schema.model import TableInfo
-from penstock_local.etcd import EtcdServer
-from pumpclient import PumpClient
 from tests.integration.test_apply_mariadb import content, create, merged, plain, serial
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play
-from tests.kit.workloads.random_writer import RandomWriter, in_mariadb
+from tests.kit.workloads.random_writer import in_mariadb
 from tests.unit.drainer.test_statements import Changes, split
 
 START = Checkpoint(0, 0)
@@ -121,46 +119,40 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
 @pytest.mark.slow
 @pytest.mark.parametrize("dispatch", [True, False], ids=["spread", "whole"])
 def test_a_drainer_that_dies_between_a_batch_s_transactions_continues_in_safe_mode(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
+    replication: Replication,
     mariadb: MariadbServer,
     monkeypatch: pytest.MonkeyPatch,
     dispatch: bool,
 ) -> None:
-    pump_factory(etcd_server.url)
+    replication.add_pump()
     way = {"apply_strategy": "statements", "apply_txn_batch": 3, "apply_worker_count": 4}
     monkeypatch.setenv("PENSTOCK_APPLY_DISPATCH", str(dispatch).lower())
-    drainer = drainer_factory(etcd_server.url, mariadb.url, started=False, **way)
-    with PumpClient.connect(etcd_server.url) as client:
-        writer = RandomWriter(client, seed=4)
-        writer.create()
-        writer.transact(40)
-        writer.bulk(200)
-        with monkeypatch.context() as armed:
-            armed.setenv("PENSTOCK_FAILPOINTS", "drainer.lane_committed=kill@7")
-            drainer.start()
-            drainer.wait()
-        ((text,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
-        stored = json.loads(text)
-        assert stored["applying"] > stored["commitTS"]
-        assert stored["consistent"] is False
+    drainer = replication.drain_into(mariadb.url, started=False, **way)
+    writer = replication.begin(4)
+    writer.transact(40)
+    writer.bulk(200)
+    with monkeypatch.context() as armed:
+        armed.setenv("PENSTOCK_FAILPOINTS", "drainer.lane_committed=kill@7")
         drainer.start()
-        drainer.wait_for("safe mode")
-        drainer.wait_until(writer.transact(30))
-        assert in_mariadb(mariadb) == writer.expected()
-        # A row that somebody else removed is missed, and reported.
-        victim = next(iter(writer.items))
-        mariadb.query(f"DELETE FROM shop.item WHERE id = {victim}")
-        with client.begin("shop") as txn:
-            txn.delete("item", writer.items.pop(victim))
-        assert txn.commit_ts is not None
-        drainer.wait_until(txn.commit_ts)
-        drainer.wait_for(r"1 updated or deleted rows .*`item`")
-        assert (
-            scraped(drainer.status().details["status_pages"])["penstock_drainer_missed_rows_total"]
-            == 1
-        )
-        assert in_mariadb(mariadb) == writer.expected()
-        assert drainer.stop() == 0
+        drainer.wait()
+    ((text,),) = mariadb.query("SELECT checkPoint FROM tidb_binlog.checkpoint")
+    stored = json.loads(text)
+    assert stored["applying"] > stored["commitTS"]
+    assert stored["consistent"] is False
+    drainer.start()
+    drainer.wait_for("safe mode")
+    drainer.wait_until(writer.transact(30))
+    assert in_mariadb(mariadb) == writer.expected()
+    # A row that somebody else removed is missed, and reported.
+    victim = next(iter(writer.items))
+    mariadb.query(f"DELETE FROM shop.item WHERE id = {victim}")
+    with replication.client.begin("shop") as txn:
+        txn.delete("item", writer.items.pop(victim))
+    assert txn.commit_ts is not None
+    drainer.wait_until(txn.commit_ts)
+    drainer.wait_for(r"1 updated or deleted rows .*`item`")
+    assert (
+        scraped(drainer.status().details["status_pages"])["penstock_drainer_missed_rows_total"] == 1
+    )
+    assert in_mariadb(mariadb) == writer.expected()
+    assert drainer.stop() == 0

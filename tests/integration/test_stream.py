@@ -31,7 +31,6 @@ from penstock.stream import (
     TablePattern,
     Transaction,
 )
-from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
@@ -41,16 +40,6 @@ MakePump = Callable[..., PumpProcess]
 QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
 WAIT_S = 30.0
 PURGING: dict[str, Any] = {"gc_days": 1e-6, "storage_segment_bytes_max": 1 << 16}
-
-
-@pytest.fixture
-def etcd_url(etcd: Any, etcd_server: EtcdServer) -> str:
-    return etcd_server.url
-
-
-@pytest.fixture
-def pump(etcd_url: str, pump_factory: MakePump) -> PumpProcess:
-    return pump_factory(etcd_url)
 
 
 @pytest.fixture

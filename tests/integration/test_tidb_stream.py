@@ -5,7 +5,7 @@ The TiDB is scripted: its jobs, binlogs, PD and TiKV. Pump, etcd, Drainer and al
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
 from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, TidbCluster, row_key
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster, Replication
 from tests.kit.tidb.status_port import StatusPort
 from tests.kit.tidb.tidb_history import TidbDdl, TidbHistory, ascending, failed
 from tests.kit.wait import eventually
@@ -97,22 +97,17 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 )
 @pytest.mark.slow
 def test_a_drainer_follows_a_tidb_through_outages_of_its_status_ports_and_kills(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    cluster: TidbCluster,
-    pump_factory: Callable[..., PumpProcess],
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
+    replication: Replication, cluster: TidbCluster, tmp_path: Path
 ) -> None:
-    pump = pump_factory(etcd_server.url, pd_address=cluster.url)
+    pump = replication.add_pump(pd_address=cluster.url)
     history = TidbHistory(cluster.next_ts)
     tidb, sink = Tidb(cluster, pump, history), tmp_path / "down.db"
-    with StatusPort(etcd, lambda: ascending(history.all)) as port:
+    with StatusPort(replication.etcd, lambda: ascending(history.all)) as port:
         tidb.ddl("CREATE DATABASE Shop")
         tidb.ddl("CREATE TABLE t (id INT PRIMARY KEY)")
         first_ts = tidb.insert((1,), (2,))
-        drainer = drainer_factory(
-            etcd_server.url, f"sqlite:///{sink}", pd_address=cluster.url, apply_mode="snapshot"
+        drainer = replication.drain_into(
+            f"sqlite:///{sink}", pd_address=cluster.url, apply_mode="snapshot"
         )
         drainer.wait_until(first_ts)
         assert rows(sink) == [(1,), (2,)]
@@ -180,19 +175,16 @@ def test_a_tidb_s_ddl_is_listed_and_overridden_by_the_time_at_which_its_job_fini
 
 
 def test_a_program_reads_the_stream_of_a_tidb(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    cluster: TidbCluster,
-    pump_factory: Callable[..., PumpProcess],
+    pump_cluster: PumpCluster, cluster: TidbCluster
 ) -> None:
-    pump = pump_factory(etcd_server.url, pd_address=cluster.url)
+    pump = pump_cluster.add_pump(pd_address=cluster.url)
     history = TidbHistory(cluster.next_ts)
     tidb, options = Tidb(cluster, pump, history), ReaderOptions(pd_address=cluster.url)
-    with StatusPort(etcd, lambda: ascending(history.all)) as port:
+    with StatusPort(pump_cluster.etcd, lambda: ascending(history.all)) as port:
         tidb.ddl("CREATE DATABASE Shop")
         tidb.ddl("CREATE TABLE t (id INT PRIMARY KEY)")
         tidb.insert((1,), (2,))
-        with Reader.connect(etcd_server.url, options=options) as reader:
+        with Reader.connect(pump_cluster.url, options=options) as reader:
             first = [reader.get(30) for _ in range(3)]
             assert [type(each) for each in first] == [Ddl, Ddl, Transaction]
             stored = reader.checkpoint
@@ -201,7 +193,7 @@ def test_a_program_reads_the_stream_of_a_tidb(
         tidb.ddl("CREATE UNIQUE INDEX i ON t (a)", change=failed(3))
         tidb.insert((3, 30))
         port.start()
-        with Reader.connect(etcd_server.url, after=stored, options=options) as reader:
+        with Reader.connect(pump_cluster.url, after=stored, options=options) as reader:
             altered, last = reader.get(30), reader.get(30)
             assert isinstance(altered, Ddl)
             assert altered.query == "ALTER TABLE t ADD a INT DEFAULT 7"

@@ -20,8 +20,8 @@ from penstock.security.tls import Tls, open_channel
 from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.authority import Authority, Pair
-from tests.kit.servers.fix_drainer import DrainerFactory
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_replication import PumpCluster, Replication
 from tests.kit.servers.node import NodeProcess
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
@@ -51,24 +51,21 @@ def refusal(pump: NodeProcess, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
 
 
 def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
-    etcd: Any,
-    etcd_server: EtcdServer,
+    replication: Replication,
     authority: Authority,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     settings = {**authority.issue("node").settings, **_NAMES}
     writer = authority.issue("writer")
     downstream = tmp_path / "downstream.db"
-    first = pump_factory(etcd_server.url, **settings)
-    drainer = drainer_factory(etcd_server.url, f"sqlite:///{downstream}", **settings)
+    first = replication.add_pump(**settings)
+    drainer = replication.drain_into(f"sqlite:///{downstream}", **settings)
     drainer.wait_for("drainer .* is online|pulling from Pump")
     # This one must notify the Drainer, the other is the oracle for both.
-    second = pump_factory(etcd_server.url, **settings)
+    second = replication.add_pump(**settings)
     second.wait_for("drainer drainer-1 was notified")
-    with PumpClient.connect(etcd_server.url, tls=writer.tls) as client:
+    with PumpClient.connect(replication.url, tls=writer.tls) as client:
         written = RandomWriter(client)
         written.create()
         drainer.wait_until(written.transact(30))
@@ -84,10 +81,8 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
 
 
 @pytest.fixture
-def mutual(
-    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
-) -> PumpProcess:
-    pump: PumpProcess = pump_factory(etcd_server.url, **authority.issue("node").settings, **_NAMES)
+def mutual(pump_cluster: PumpCluster, authority: Authority) -> PumpProcess:
+    pump: PumpProcess = pump_cluster.add_pump(**authority.issue("node").settings, **_NAMES)
     return pump
 
 
@@ -187,10 +182,10 @@ def test_a_pump_that_cannot_prove_itself_is_not_trusted(
 
 @pytest.mark.thorough
 def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_stay_open(
-    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
+    pump_cluster: PumpCluster, authority: Authority
 ) -> None:
     pair = authority.issue("node")
-    pump = pump_factory(etcd_server.url, **pair.settings)
+    pump = pump_cluster.add_pump(**pair.settings)
     client = Tls(ca=authority.file)
     assert shown(pump) == pair.cert.read_text()
     with open_channel(pump.addr, client, _LOCAL) as channel:
@@ -214,11 +209,11 @@ def shown(pump: NodeProcess) -> str:
 
 
 def test_a_pump_does_not_start_with_files_that_cannot_be_used(
-    etcd: Any, etcd_server: EtcdServer, authority: Authority, pump_factory: Any
+    pump_cluster: PumpCluster, authority: Authority
 ) -> None:
     pair = authority.issue("node")
     pair.key.unlink()
-    pump = pump_factory(etcd_server.url, waiting=False, addr="127.0.0.1:1", **pair.settings)
+    pump = pump_cluster.add_pump(waiting=False, addr="127.0.0.1:1", **pair.settings)
     pump.wait_for("stopped: cannot read .*node.key: No such file.*check ssl-ca")
     with pytest.raises(NeedsOperator, match=r"cannot read .*node\.key"):
-        PumpClient.connect(etcd_server.url, tls=Pair(pair.ca, pair.cert, pair.key).tls)
+        PumpClient.connect(pump_cluster.url, tls=Pair(pair.ca, pair.cert, pair.key).tls)

@@ -31,6 +31,11 @@ def etcd(etcd_server: EtcdServer) -> Iterator[Any]:
 
 
 @pytest.fixture
+def etcd_url(etcd: Any, etcd_server: EtcdServer) -> str:
+    return etcd_server.url
+
+
+@pytest.fixture
 def fresh_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     folder = tmp_path / "etcd"
     folder.mkdir()
