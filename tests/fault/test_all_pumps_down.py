@@ -10,7 +10,7 @@ from penstock.cluster.node_registry import Registry
 from penstock.wire.codec import decode_binlog
 from pumpclient import NoPump, PumpClient, Retryable
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
@@ -23,9 +23,9 @@ Factory = Callable[..., PumpProcess]
     "writers learn that nothing happened; the first commit < 1 s after",
     cases="1, of 2 Pumps",
 )
-def test_writers_recover_within_a_second_when_all_pumps_are_back(pump_cluster: PumpCluster) -> None:
-    pumps = [pump_cluster.add_pump() for _ in range(2)]
-    with PumpClient.connect(pump_cluster.url, write_timeout_s=1) as client:
+def test_writers_recover_within_a_second_when_all_pumps_are_back(nodes: Nodes) -> None:
+    pumps = [nodes.add_pump() for _ in range(2)]
+    with PumpClient.connect(nodes.url, write_timeout_s=1) as client:
         client.execute_ddl("CREATE DATABASE row45")
         client.execute_ddl("CREATE TABLE row45.t (id INT PRIMARY KEY)")
         tried = itertools.count(1)
@@ -55,7 +55,7 @@ def test_writers_recover_within_a_second_when_all_pumps_are_back(pump_cluster: P
                 assert time.monotonic() - back_s < 10
         recovered_s = time.monotonic() - back_s
         committed += [write() for _ in range(4)]
-    cluster_id = Registry(pump_cluster.etcd).cluster_id()
+    cluster_id = Registry(nodes.etcd).cluster_id()
     found = []
     for pump in pumps:
         end_ts = pump.status().max_commit_ts

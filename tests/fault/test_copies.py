@@ -16,7 +16,7 @@ from penstock_local.etcd import EtcdServer
 from tests.kit.crash.disks import Volume, small_disk
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream
 
@@ -190,30 +190,26 @@ def test_a_pump_that_was_paused_and_comes_back_without_its_disk_gets_its_log_fro
     cases="1 / 2",
 )
 @pytest.mark.thorough
-def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(
-    pump_cluster: PumpCluster,
-) -> None:
-    alone = pump_cluster.add_pump(waiting=False, copies=2)
+def test_more_copies_than_pumps_refuse_new_transactions_and_say_why(nodes: Nodes) -> None:
+    alone = nodes.add_pump(waiting=False, copies=2)
     alone.wait_for("not serving yet: 1 of 2 copies of this Pump's log are there")
     assert "there is no other Pump whose disk could take one" in alone.log_text()
     lose_disk(alone)  # No one has written to it: it begins again although no Drainer knows of it.
     alone.spawn()
-    other = pump_cluster.add_pump(waiting=False, copies=2)
+    other = nodes.add_pump(waiting=False, copies=2)
     for pump in (alone, other):
         pump.wait_for(r"pump \S+ is online at")
 
 
 @pytest.mark.slow
-def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(
-    pump_cluster: PumpCluster,
-) -> None:
+def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(nodes: Nodes) -> None:
     settings = {"waiting": False, "copies": 2, "copies_apart": "zone"}
-    near = [pump_cluster.add_pump(labels="zone=a", **settings) for _ in range(2)]
+    near = [nodes.add_pump(labels="zone=a", **settings) for _ in range(2)]
     near[0].wait_for("there is no other Pump with another zone whose disk could take one")
-    far = pump_cluster.add_pump(labels="zone=b", **settings)
+    far = nodes.add_pump(labels="zone=b", **settings)
     for pump in (*near, far):
         pump.wait_for(r"pump \S+ is online at")
-    entries = LogEntries(pump_cluster.etcd)
+    entries = LogEntries(nodes.etcd)
     for pump in near:
         found = entries.read(pump.node_id)
         assert found is not None

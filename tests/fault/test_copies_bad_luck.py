@@ -18,7 +18,7 @@ from penstock.node.command import NEEDS_OPERATOR
 from penstock_local.etcd import EtcdServer
 from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter
@@ -39,7 +39,7 @@ def more_than(writer: RandomWriter, written: int) -> bool:
     cases="1 / 1",
 )
 def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
-    trio: Trio, pump_cluster: PumpCluster, tmp_path: Path
+    trio: Trio, nodes: Nodes, tmp_path: Path
 ) -> None:
     pump = trio.pumps[0]
     holder = trio.holder(pump)
@@ -48,7 +48,7 @@ def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
     brought = tmp_path / "brought"
     shutil.copytree(holder.data_dir / "copies" / pump.node_id, brought)
     for node_id in (pump.node_id, "pump-9"):
-        started = pump_cluster.add_pump(waiting=False, node_id=node_id, data_dir=brought, copies=2)
+        started = nodes.add_pump(waiting=False, node_id=node_id, data_dir=brought, copies=2)
         started.wait_for("is a copy of a log, on the disk of another Pump", WAIT_S)
         assert started.wait() == NEEDS_OPERATOR
     assert trio.entry(pump).epoch == epoch
@@ -212,11 +212,11 @@ def test_of_three_pumps_a_second_one_is_lost_while_the_first_waits_for_its_forme
 @pytest.mark.slow
 @pytest.mark.parametrize("disk", ["empty", "kept"])
 def test_a_pump_that_waits_serves_its_former_log_from_a_copy_when_all_others_are_lost_in_turn(
-    trio: Trio, pump_cluster: PumpCluster, tmp_path: Path, disk: str
+    trio: Trio, nodes: Nodes, tmp_path: Path, disk: str
 ) -> None:
     first, *_ = trio.pumps
-    with judged_stream(pump_cluster.url, tmp_path / "audit.db", seed=6) as writer:
-        with drainer_behind(pump_cluster.etcd, writer.last_ts):
+    with judged_stream(nodes.url, tmp_path / "audit.db", seed=6) as writer:
+        with drainer_behind(nodes.etcd, writer.last_ts):
             time.sleep(LOAD_S)
             first.kill_all()
             trio.until_moved(first)
@@ -229,7 +229,7 @@ def test_a_pump_that_waits_serves_its_former_log_from_a_copy_when_all_others_are
             lose_disk(third)
             eventually(lambda: trio.holder(first) is first, WAIT_S)
             # All others have lost their logs by now: someone must take new transactions.
-            fourth = pump_cluster.add_pump(waiting=False, copies=2)
+            fourth = nodes.add_pump(waiting=False, copies=2)
             trio.pumps.append(fourth)
             fourth.wait_for("is online at", WAIT_S)
             until_commits_go_on(writer)
@@ -311,14 +311,14 @@ def test_a_clock_that_jumps_moves_no_log_and_loses_nothing(
 )
 @pytest.mark.slow
 def test_both_disks_of_a_log_are_lost_and_an_operator_has_to_say_so_before_others_continue(
-    trio: Trio, pump_cluster: PumpCluster, capsys: pytest.CaptureFixture[str]
+    trio: Trio, nodes: Nodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = trio.pumps[0]
     holder = trio.holder(pump)
     assert holder is not None
 
     def lost_pump(*more: str) -> str:
-        asked = ["lost-pump", pump.node_id, "--etcd-urls", pump_cluster.url, *more]
+        asked = ["lost-pump", pump.node_id, "--etcd-urls", nodes.url, *more]
         code = main([*asked, "--accept-loss-after", "0", "--confirm", pump.node_id])
         printed = capsys.readouterr()
         return f"{code}: {printed.out}{printed.err}"
@@ -326,15 +326,15 @@ def test_both_disks_of_a_log_are_lost_and_an_operator_has_to_say_so_before_other
     for each in (pump, holder):
         lose_disk(each)
     holder.spawn()
-    pump_cluster.add_pump(waiting=False, copies=2).wait_for("is online at", WAIT_S)
+    nodes.add_pump(waiting=False, copies=2).wait_for("is online at", WAIT_S)
     refusal = f"etcd lists a whole copy of its log on {holder.node_id}"
     eventually(lambda: refusal in lost_pump(), WAIT_S)
-    assert Registry(pump_cluster.etcd).lost() == {}
+    assert Registry(nodes.etcd).lost() == {}
     said = lost_pump("--copies-are-gone")
     assert said.startswith("0: "), said
     assert "what would be lost is (0," in said
-    assert pump.node_id in Registry(pump_cluster.etcd).lost()
+    assert pump.node_id in Registry(nodes.etcd).lost()
     pump.spawn()
     pump.wait_for("was declared lost", WAIT_S)
-    client = pump_cluster.connect()
+    client = nodes.connect()
     client.execute_ddl("CREATE DATABASE still_here")

@@ -16,7 +16,7 @@ from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess, streamed
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter
 
@@ -345,20 +345,20 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_l
     "a bit flips in a log without copies", "a scrub names file and offset", cases="1"
 )
 @pytest.mark.thorough
-def test_a_pump_without_copies_scrubs_and_names_what_is_damaged(pump_cluster: PumpCluster) -> None:
-    pump = pump_cluster.add_pump(storage_segment_bytes_max=SEGMENT_BYTES_MAX)
-    with PumpClient.connect(pump_cluster.url) as client:
+def test_a_pump_without_copies_scrubs_and_names_what_is_damaged(nodes: Nodes) -> None:
+    pump = nodes.add_pump(storage_segment_bytes_max=SEGMENT_BYTES_MAX)
+    with PumpClient.connect(nodes.url) as client:
         writer = RandomWriter(client)
         writer.create()
         for _ in range(4):
             writer.bulk(500)
-    code, said = scrubbed(pump, pump_cluster.url)
+    code, said = scrubbed(pump, nodes.url)
     assert code == 0, said
     path = sealed(pump.data_dir / "log")[0]
     with path.open("r+b") as file:
         file.seek(BEGIN + 1)
         file.write(b"?")
-    code, said = scrubbed(pump, pump_cluster.url)
+    code, said = scrubbed(pump, nodes.url)
     assert code == 2, said
     assert f"{path} offset {BEGIN}" in said
     assert f"{path}, offset {BEGIN}: not a frame header" in pump.log_text()

@@ -13,7 +13,7 @@ from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_copies import WAIT_S, Trio
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import judged_stream, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter
@@ -189,12 +189,12 @@ def test_the_other_pump_dies_as_it_begins_to_serve_and_nothing_is_lost(
 )
 @pytest.mark.thorough
 def test_a_log_that_cannot_be_drained_is_moved_and_moved_again_but_not_where_it_is(
-    trio: Trio, ctl: Ctl, pump_cluster: PumpCluster
+    trio: Trio, ctl: Ctl, nodes: Nodes
 ) -> None:
-    registry, pump = Registry(pump_cluster.etcd), trio.pumps[0]
+    registry, pump = Registry(nodes.etcd), trio.pumps[0]
     late = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.PAUSED, max_commit_ts=5)
     registry.put(NodeKind.DRAINER, late)
-    fourth = pump_cluster.add_pump(copies=2)
+    fourth = nodes.add_pump(copies=2)
     code, said = ctl("drain", "pump-1", "--wait", "--timeout", "2s")
     assert (code, "pump-1 is not empty after 2 s" in said) == (1, True), said
     assert "drainer d (paused) is" in said
@@ -223,10 +223,8 @@ def test_a_log_that_cannot_be_drained_is_moved_and_moved_again_but_not_where_it_
 
 
 @pytest.mark.slow
-def test_a_machine_without_another_one_for_its_copies_is_not_empty(
-    pump_cluster: PumpCluster, ctl: Ctl
-) -> None:
-    pumps = [pump_cluster.add_pump(waiting=False, copies=2) for _ in range(2)]
+def test_a_machine_without_another_one_for_its_copies_is_not_empty(nodes: Nodes, ctl: Ctl) -> None:
+    pumps = [nodes.add_pump(waiting=False, copies=2) for _ in range(2)]
     for pump in pumps:
         pump.wait_for(r"pump \S+ is online at")
     code, said = ctl("drain", "pump-1", "--wait", "--timeout", "2s")
@@ -239,7 +237,7 @@ def test_a_machine_without_another_one_for_its_copies_is_not_empty(
 
 
 @pytest.mark.thorough
-def test_a_log_with_one_copy_is_not_moved(pump_cluster: PumpCluster, ctl: Ctl) -> None:
-    pump_cluster.add_pump()
+def test_a_log_with_one_copy_is_not_moved(nodes: Nodes, ctl: Ctl) -> None:
+    nodes.add_pump()
     code, said = ctl("move-log", "pump-1")
     assert (code, "has one copy only" in said) == (2, True), said

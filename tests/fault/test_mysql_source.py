@@ -13,7 +13,7 @@ from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 from tests.kit.workloads.server_writers import HISTORY_TABLES, ServerHistory
@@ -35,11 +35,11 @@ server = module_server(on_servers(MARIADB))
 
 
 @pytest.fixture
-def pumps(pump_cluster: PumpCluster, server: AnyBinlogServer) -> list[PumpProcess]:
+def pumps(nodes: Nodes, server: AnyBinlogServer) -> list[PumpProcess]:
     """Two Pumps, and a server without anything that an earlier test made."""
     server.drop_user_databases()
     server.reset_binlog()
-    return [pump_cluster.add_pump() for _ in range(2)]
+    return [nodes.add_pump() for _ in range(2)]
 
 
 def check(etcd: Any, url: str, pumps: list[Any], server: AnyBinlogServer) -> Downstream:

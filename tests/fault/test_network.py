@@ -23,7 +23,7 @@ from pumpclient import Options, PumpClient
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.fakes.merging import Merging
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import Ledger, LedgerWriter
 
@@ -69,9 +69,9 @@ class Field:
 
 
 @pytest.fixture
-def field(pump_cluster: PumpCluster) -> Iterator[Field]:
+def field(nodes: Nodes) -> Iterator[Field]:
     with ExitStack() as stack:
-        field = Field(pump_cluster.etcd, [pump_cluster.add_pump() for _ in range(2)], stack)
+        field = Field(nodes.etcd, [nodes.add_pump() for _ in range(2)], stack)
         yield field
         field.oracle.close()
 
@@ -154,19 +154,17 @@ def test_connections_that_are_reset_all_the_time_lose_and_repeat_nothing(
     cases="1, 4 writers",
 )
 def test_a_writer_cut_off_from_a_pump_goes_to_the_next_and_nothing_comes_twice(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     address = f"127.0.0.1:{free_port()}"
     committed: dict[int, int] = {}
     with SlowProxy(address) as proxy:
-        pump_cluster.add_pump(addr=address, advertise_addr=proxy.url)
-        oracle, closing = OracleClient(pump_cluster.etcd), threading.Event()
-        merging = Merging(
-            Registry(pump_cluster.etcd), oracle, tmp_path, by_way_of={"pump-2": address}
-        )
+        nodes.add_pump(addr=address, advertise_addr=proxy.url)
+        oracle, closing = OracleClient(nodes.etcd), threading.Event()
+        merging = Merging(Registry(nodes.etcd), oracle, tmp_path, by_way_of={"pump-2": address})
         options = Options(attempt_timeout_s=1.0)
-        with PumpClient.connect(pump_cluster.url, options=options) as client, merging:
+        with PumpClient.connect(nodes.url, options=options) as client, merging:
             client.execute_ddl("CREATE DATABASE cut")
             client.execute_ddl("CREATE TABLE cut.t (id INT PRIMARY KEY)")
 

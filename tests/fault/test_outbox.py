@@ -23,7 +23,7 @@ from pumpclient import Options, OutcomeUnknown, PumpClient
 from pumpclient.delivery.session import Session
 from tests.kit.crash import dying_writer
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -77,7 +77,7 @@ class Shop:
 
 
 @pytest.fixture
-def make_shop(pump_cluster: PumpCluster, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+def make_shop(nodes: Nodes, tmp_path: Path) -> Iterator[Callable[..., Shop]]:
     shops: list[Shop] = []
 
     def make(**settings: Any) -> Shop:
@@ -88,8 +88,8 @@ def make_shop(pump_cluster: PumpCluster, tmp_path: Path) -> Iterator[Callable[..
             "resolver_fence_after_s": 1.5,
             **settings,
         }
-        pump = pump_cluster.add_pump(**resolver)
-        shops.append(Shop(pump_cluster.etcd, pump_cluster.url, database, pump))
+        pump = nodes.add_pump(**resolver)
+        shops.append(Shop(nodes.etcd, nodes.url, database, pump))
         return shops[-1]
 
     yield make
@@ -101,12 +101,10 @@ MakeShop = Callable[..., Shop]
 
 
 @pytest.mark.thorough
-def test_the_example_runs_and_every_order_is_streamed(
-    pump_cluster: PumpCluster, tmp_path: Path
-) -> None:
+def test_the_example_runs_and_every_order_is_streamed(nodes: Nodes, tmp_path: Path) -> None:
     database = tmp_path / "shop.db"
-    pump = pump_cluster.add_pump(resolver_kind="sql", resolver_url=f"shop=sqlite:///{database}")
-    arguments = ["--database", str(database), "--etcd-urls", pump_cluster.url, "--orders", "3"]
+    pump = nodes.add_pump(resolver_kind="sql", resolver_url=f"shop=sqlite:///{database}")
+    arguments = ["--database", str(database), "--etcd-urls", nodes.url, "--orders", "3"]
     for last in (0, 3):
         printed = StringIO()
         with redirect_stdout(printed):

@@ -20,7 +20,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
@@ -160,11 +160,11 @@ def drainer(node_id: str, host: str, update_ts: int) -> NodeStatus:
 )
 @pytest.mark.thorough
 def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skipped(
-    pump_cluster: PumpCluster,
+    nodes: Nodes,
 ) -> None:
-    registry = Registry(pump_cluster.etcd)
-    first = pump_cluster.add_pump()
-    oracle = OracleClient(pump_cluster.etcd)
+    registry = Registry(nodes.etcd)
+    first = nodes.add_pump()
+    oracle = OracleClient(nodes.etcd)
     try:
         with listening(registry) as (listener, address):
             now_ts = oracle.get_ts()
@@ -174,7 +174,7 @@ def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skip
             # As old as it looks after the cluster's clock has jumped by a year.
             registry.put(NodeKind.DRAINER, drainer("live", address, now_ts - compose(YEAR_MS, 0)))
             begin_s = time.monotonic()
-            second = pump_cluster.add_pump()
+            second = nodes.add_pump()
             assert time.monotonic() - begin_s < 8
             assert "drainer dead is not running, not notified" in second.log_text()
             assert listener.seen == [NodeState.ONLINE, NodeState.PAUSED]
@@ -189,12 +189,10 @@ def test_live_drainers_hear_of_a_pump_before_it_is_online_and_dead_ones_are_skip
     cases="1",
 )
 @pytest.mark.thorough
-def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
-    pump_cluster: PumpCluster,
-) -> None:
-    registry = Registry(pump_cluster.etcd)
-    pump_cluster.add_pump()
-    oracle = OracleClient(pump_cluster.etcd)
+def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(nodes: Nodes) -> None:
+    registry = Registry(nodes.etcd)
+    nodes.add_pump()
+    oracle = OracleClient(nodes.etcd)
     stop = threading.Event()
 
     def beat() -> None:
@@ -205,7 +203,7 @@ def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
     beating = threading.Thread(target=beat)
     beating.start()
     try:
-        second = pump_cluster.add_pump(online=False)
+        second = nodes.add_pump(online=False)
         second.wait_for("drainer deaf at 127.0.0.1:9 is alive but did not take notice within 10 s")
         refused = pytest.raises(grpc.RpcError, match="no online: paused")
         with writing(second, registry.cluster_id()) as write, refused:
@@ -227,10 +225,10 @@ def test_a_live_drainer_that_is_deaf_keeps_a_pump_from_being_online(
     "refused for now; the stream and other writers continue",
     cases="2",
 )
-def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(pump_cluster: PumpCluster) -> None:
-    pump = pump_cluster.add_pump()
-    with closing(OracleClient(pump_cluster.etcd)) as oracle:
-        cluster_id = Registry(pump_cluster.etcd).cluster_id()
+def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(nodes: Nodes) -> None:
+    pump = nodes.add_pump()
+    with closing(OracleClient(nodes.etcd)) as oracle:
+        cluster_id = Registry(nodes.etcd).cluster_id()
         year = compose(YEAR_MS, 0)
         start_ts = oracle.get_ts()
         future_ts = start_ts + year
@@ -251,12 +249,12 @@ def test_a_commit_of_the_future_is_refused_and_holds_up_no_one(pump_cluster: Pum
     cases="1, with 200 writes",
 )
 @pytest.mark.thorough
-def test_a_frozen_oracle_holds_up_time_but_no_writes(pump_cluster: PumpCluster) -> None:
-    leader = pump_cluster.add_pump()
-    other = pump_cluster.add_pump()
+def test_a_frozen_oracle_holds_up_time_but_no_writes(nodes: Nodes) -> None:
+    leader = nodes.add_pump()
+    other = nodes.add_pump()
     assert leader.status().details["leads_oracle"] == "True"
-    oracle = OracleClient(pump_cluster.etcd)
-    cluster_id = Registry(pump_cluster.etcd).cluster_id()
+    oracle = OracleClient(nodes.etcd)
+    cluster_id = Registry(nodes.etcd).cluster_id()
     try:
         starts = list(oracle.get_many(200))
         leader.freeze()

@@ -26,7 +26,7 @@ from tests.kit.fakes.oracle import OracleNode
 from tests.kit.http2.raw_peer import RawPeer, message, request
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.node import CHANNEL_OPTIONS
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
@@ -272,14 +272,12 @@ def plain(pump: PumpProcess) -> Callable[[], grpc.Channel]:
     cases="1 / 8 stops",
 )
 @pytest.mark.parametrize("stops", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_pump_that_is_stopped_under_load_answers_every_call(
-    pump_cluster: PumpCluster, stops: int
-) -> None:
+def test_a_pump_that_is_stopped_under_load_answers_every_call(nodes: Nodes, stops: int) -> None:
     # Else there were no timestamps while the Pump is away.
-    oracle_node = OracleNode(pump_cluster.etcd)
+    oracle_node = OracleNode(nodes.etcd)
     oracle_node.wait_elected()
-    pump = pump_cluster.add_pump()
-    session = pump_cluster.session(pump)
+    pump = nodes.add_pump()
+    session = nodes.session(pump)
     writers = Writers(session, plain(pump))
     try:
         for _ in range(stops):
@@ -316,13 +314,13 @@ def roll_back_the_rest(session: PumpSession, ledger: Ledger) -> None:
 @pytest.mark.fault("its certificate is renewed under load", "no call fails", cases="3 renewals")
 @pytest.mark.thorough
 def test_certificates_are_renewed_under_load_without_a_failed_call(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     node, writer = authority.issue("node"), authority.issue("writer")
     settings = {**node.settings, "security_cert_allowed_cn": "node, writer"}
-    pump = pump_cluster.add_pump(**settings)
-    session = pump_cluster.session(pump, writer.tls)
+    pump = nodes.add_pump(**settings)
+    session = nodes.session(pump, writer.tls)
     options = [("grpc.use_local_subchannel_pool", 1)]
     writers = Writers(session, lambda: open_channel(pump.addr, writer.tls, options), count=4)
     try:
@@ -343,11 +341,9 @@ def test_certificates_are_renewed_under_load_without_a_failed_call(
     "RESOURCE_EXHAUSTED with the size, and the connection continues; UNIMPLEMENTED",
     cases="1; 4",
 )
-def test_a_message_beyond_the_limit_is_refused_and_its_connection_continues(
-    pump_cluster: PumpCluster,
-) -> None:
-    pump = pump_cluster.add_pump(max_message_bytes=1 << 20)
-    session = pump_cluster.session(pump)
+def test_a_message_beyond_the_limit_is_refused_and_its_connection_continues(nodes: Nodes) -> None:
+    pump = nodes.add_pump(max_message_bytes=1 << 20)
+    session = nodes.session(pump)
     with peer_of(pump) as peer:
         stream_id = peer.open(WRITE)
         peer.send_frame(frames.DATA, 0, stream_id, frames.MESSAGE_HEAD.pack(0, 1 << 31))

@@ -8,7 +8,7 @@ import pytest
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from tests.kit.fakes.oracle import OracleNode
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until
 
 pytestmark = pytest.mark.fault
@@ -21,12 +21,12 @@ WRITERS = 6
     " `kill -9` under load)"
 )
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_kills_under_load_lose_nothing(pump_cluster: PumpCluster, kills: int) -> None:
-    oracle_node = OracleNode(pump_cluster.etcd)
+def test_kills_under_load_lose_nothing(nodes: Nodes, kills: int) -> None:
+    oracle_node = OracleNode(nodes.etcd)
     oracle_node.wait_elected()
-    oracle = OracleClient(pump_cluster.etcd)
-    cluster_id = Registry(pump_cluster.etcd).cluster_id()
-    pump = pump_cluster.add_pump(storage_segment_bytes_max=4 << 20)
+    oracle = OracleClient(nodes.etcd)
+    cluster_id = Registry(nodes.etcd).cluster_id()
+    pump = nodes.add_pump(storage_segment_bytes_max=4 << 20)
     ledger, chance = Ledger(), random.Random(20)
     writers = [
         LedgerWriter(ledger, oracle, pump.addr, cluster_id, value_bytes_max=8000, seed=seed)

@@ -11,7 +11,7 @@ from penstock.wire.binlog import Binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pumpclient import PumpClient
 from tests.kit.crash.disks import Volume, small_volume
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
@@ -53,15 +53,13 @@ def write_until_refused(session: PumpSession) -> list[int]:
 
 @pytest.mark.fault("the reserve is reached (a fake volume, a full one)")
 def test_a_full_volume_stops_writers_and_nothing_else_and_space_alone_brings_them_back(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     with small_volume(tmp_path / "small", VOLUME_BYTES) as volume:
-        pump = pump_cluster.add_pump(
-            data_dir=volume.path / "data", storage_segment_bytes_max=8 * MIB
-        )
-        session = pump_cluster.session(pump)
+        pump = nodes.add_pump(data_dir=volume.path / "data", storage_segment_bytes_max=8 * MIB)
+        session = nodes.session(pump)
         try:
-            _fill_up_and_recover(session, volume, pump_cluster.url)
+            _fill_up_and_recover(session, volume, nodes.url)
         finally:
             pump.kill()
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import Options
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import WAIT_S, audit, audited, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter, writing_meanwhile
@@ -34,13 +34,13 @@ def _alter(writer: RandomWriter, round_number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [1, 12])
 def test_an_audit_that_is_killed_again_and_again_has_each_change_once(
-    pump_cluster: PumpCluster, tmp_path: Path, kills: int
+    nodes: Nodes, tmp_path: Path, kills: int
 ) -> None:
     rng, path = random.Random(kills), tmp_path / "audit.db"
-    pumps = [pump_cluster.add_pump(), pump_cluster.add_pump()]
-    reader = audit(pump_cluster.url, path)
+    pumps = [nodes.add_pump(), nodes.add_pump()]
+    reader = audit(nodes.url, path)
     options = Options(probe_interval_s=0.3, commit_retry_s=0.2)
-    client = pump_cluster.connect(options=options)
+    client = nodes.connect(options=options)
     writer = RandomWriter(client, seed=kills)
     writer.create()
     reader.start()
@@ -53,7 +53,7 @@ def test_an_audit_that_is_killed_again_and_again_has_each_change_once(
                 reader.restart()
                 rng.choice(pumps).restart()
         eventually(lambda: read_up_to(path) >= writer.last_ts, WAIT_S)
-        registry = Registry(pump_cluster.etcd)
+        registry = Registry(nodes.etcd)
 
         def acknowledged() -> int:
             found = registry.get(NodeKind.DRAINER, "audit")

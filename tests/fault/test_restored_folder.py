@@ -7,7 +7,7 @@ import pytest
 
 from tests.kit.servers.fix_copies import WAIT_S
 from tests.kit.servers.fix_pump import streamed
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.fault, pytest.mark.thorough]
     cases="1",
 )
 def test_a_folder_from_a_backup_is_refused_and_the_newest_one_has_all(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
-    pump = pump_cluster.add_pump()
-    opened = pump_cluster.session(pump)
+    pump = nodes.add_pump()
+    opened = nodes.session(pump)
     opened.transaction()
     pump.kill()
     backup, newest = tmp_path / "backup", tmp_path / "newest"

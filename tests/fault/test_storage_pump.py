@@ -16,7 +16,7 @@ from penstock.oracle.client import OracleClient
 from tests.kit.crash.disks import faulty_disk
 from tests.kit.fakes.oracle import OracleNode
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until
 
 pytestmark = pytest.mark.fault
@@ -101,12 +101,10 @@ def pull_often(addr: str, load: Load) -> None:
 @pytest.mark.parametrize(
     "step", [*FEW, *(pytest.param(s, marks=pytest.mark.slow) for s in RUNNING if s not in FEW)]
 )
-def test_a_pump_killed_at_a_step_loses_nothing(
-    load: Load, pump_cluster: PumpCluster, step: str
-) -> None:
+def test_a_pump_killed_at_a_step_loses_nothing(load: Load, nodes: Nodes, step: str) -> None:
     at = 2 if step.startswith("log.") else 60
     with environment({failpoints.VARIABLE: f"{step}=kill@{at}"}):
-        pump = pump_cluster.add_pump(**SETTINGS)
+        pump = nodes.add_pump(**SETTINGS)
     load.begin(pump)
     assert pump.wait() == -signal.SIGKILL
     already = load.ledger.acknowledged
@@ -118,10 +116,10 @@ def test_a_pump_killed_at_a_step_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [*STOPPING, *STARTING])
 def test_a_pump_killed_while_it_stops_or_starts_loses_nothing(
-    load: Load, pump_cluster: PumpCluster, step: str
+    load: Load, nodes: Nodes, step: str
 ) -> None:
     with environment({failpoints.VARIABLE: f"{step}=kill"} if step in STOPPING else {}):
-        pump = pump_cluster.add_pump(**SETTINGS)
+        pump = nodes.add_pump(**SETTINGS)
     load.begin(pump)
     load.run_until_acknowledged(100)
     if step in STOPPING:
@@ -138,11 +136,11 @@ def test_a_pump_killed_while_it_stops_or_starts_loses_nothing(
 
 @pytest.mark.thorough
 def test_a_pump_whose_sync_fails_once_continues_in_a_new_segment(
-    load: Load, pump_cluster: PumpCluster, tmp_path: Path
+    load: Load, nodes: Nodes, tmp_path: Path
 ) -> None:
     faults = {"LD_PRELOAD": str(faulty_disk(tmp_path)), "FAULTY_MATCH": ".seg", "FAULTY_SYNC": "30"}
     with environment(faults):
-        pump = pump_cluster.add_pump(**SETTINGS)
+        pump = nodes.add_pump(**SETTINGS)
     load.begin(pump)
     pump.wait_for("sync failed, abandoning the file at offset")
     load.run_until_acknowledged(load.ledger.acknowledged + 20)
@@ -156,10 +154,10 @@ def test_a_pump_whose_sync_fails_once_continues_in_a_new_segment(
 )
 @pytest.mark.slow
 def test_a_pump_with_a_disk_that_takes_seconds_is_slow_but_loses_no_writer(
-    load: Load, pump_cluster: PumpCluster
+    load: Load, nodes: Nodes
 ) -> None:
     with environment({failpoints.VARIABLE: "disk.sync=sleep(2)"}):
-        pump = pump_cluster.add_pump(**SETTINGS)
+        pump = nodes.add_pump(**SETTINGS)
     load.begin(pump)
     pump.wait_for(r"to disk took \d")
     load.run_until_acknowledged(2 * WRITERS)
@@ -169,10 +167,10 @@ def test_a_pump_with_a_disk_that_takes_seconds_is_slow_but_loses_no_writer(
 
 @pytest.mark.slow
 def test_a_disk_that_cannot_be_read_ends_a_pull_with_a_reason_and_nothing_else(
-    load: Load, pump_cluster: PumpCluster
+    load: Load, nodes: Nodes
 ) -> None:
     with environment({failpoints.VARIABLE: "disk.read=raise(EIO)@12"}):
-        pump = pump_cluster.add_pump(**SETTINGS)
+        pump = nodes.add_pump(**SETTINGS)
     load.begin(pump)
     load.run_until_acknowledged(200)
     with pytest.raises(grpc.RpcError, match="Input/output error"):

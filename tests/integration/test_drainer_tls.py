@@ -24,7 +24,7 @@ from tests.kit.fakes.merging import Merging
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_copies import Trio
 from tests.kit.servers.fix_drainer import DrainerFactory
-from tests.kit.servers.fix_replication import PumpCluster, Replication
+from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
@@ -82,13 +82,13 @@ def is_pulled(merging: Merging) -> bool:
 
 @pytest.mark.thorough
 def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
-    pump_cluster: PumpCluster, authority: Authority, tmp_path: Path
+    nodes: Nodes, authority: Authority, tmp_path: Path
 ) -> None:
     names = {"security_cert_allowed_cn": "node, drainer"}
-    pump_cluster.add_pump(**authority.issue("node").settings, **names)
+    nodes.add_pump(**authority.issue("node").settings, **names)
     other = Authority(tmp_path, "other").issue("drainer", file="foreign")
     good = authority.issue("drainer")
-    oracle = OracleClient(pump_cluster.etcd, tls=good.tls)
+    oracle = OracleClient(nodes.etcd, tls=good.tls)
     cases: list[tuple[Tls | None, str]] = [
         (other.tls, "is not trusted"),
         (authority.issue("stranger").tls, "'stranger'"),
@@ -98,7 +98,7 @@ def test_a_drainer_that_a_pump_does_not_trust_says_which_pump_and_why(
     for number, (tls, reason) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with Merging(Registry(pump_cluster.etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
+        with Merging(Registry(nodes.etcd), oracle, folder, by_way_of={}, tls=tls) as merging:
             if reason:
                 eventually(partial(is_shown, merging, reason), _LONG_S)
             else:

@@ -13,7 +13,7 @@ from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.service import SourceService
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import SourceProcess, rows_of
 
 KEY = "CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)"
@@ -81,9 +81,9 @@ def test_check_and_start_find_them_with_the_least_privileges(
 
 @pytest.mark.thorough
 def test_a_server_that_logs_what_its_keys_change_is_followed(
-    pump_cluster: PumpCluster, mysql: SqlServer, tmp_path: Path
+    nodes: Nodes, mysql: SqlServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_cluster.add_pump()]
+    pumps = [nodes.add_pump()]
     mysql.run(
         "RESET BINARY LOGS AND GTIDS",
         "CREATE DATABASE shop",
@@ -92,7 +92,7 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
         "INSERT INTO shop.p VALUES (1, 2020, -5, 7), (2, NULL, -6, 8)",
         "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
     )
-    source = SourceProcess(tmp_path / "source", pump_cluster.url, mysql).start()
+    source = SourceProcess(tmp_path / "source", nodes.url, mysql).start()
     try:
         source.catch_up(mysql)
         altered = f"ADD {KEY.replace('fk', 'again')} ON DELETE CASCADE ON UPDATE CASCADE"
@@ -104,17 +104,17 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
         source.catch_up(mysql)
     finally:
         assert source.stop() == 0
-    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
+    found = downstream(nodes.etcd, nodes.url, pumps)
     assert found.rows("shop.p") == rows_of(mysql, "shop.p") == [(3, None, -6, 8)]
     assert found.rows("shop.c") == rows_of(mysql, "shop.c") == [(20, 3)]
 
 
 @pytest.mark.thorough
 def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
-    pump_cluster: PumpCluster, server: MariadbServer, tmp_path: Path
+    nodes: Nodes, server: MariadbServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_cluster.add_pump()]
-    source = SourceProcess(tmp_path / "source", pump_cluster.url, server).start()
+    pumps = [nodes.add_pump()]
+    source = SourceProcess(tmp_path / "source", nodes.url, server).start()
     key = KEY.replace("fk", "again")
     altered = f"ALTER TABLE shop.c DROP FOREIGN KEY fk, ADD {key} ON DELETE CASCADE"
     try:
@@ -132,7 +132,7 @@ def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
         assert "noted" in ask(["replace", altered, "--status-addr", source.address])
         source.catch_up(server)
         assert "shop.c: again ON DELETE CASCADE" in source.text()
-        found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
+        found = downstream(nodes.etcd, nodes.url, pumps)
         assert found.rows("shop.p") == rows_of(server, "shop.p") == [(2,)]
         assert rows_of(server, "shop.c") == [(20, 2)]
         assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog has row 10"
@@ -144,5 +144,5 @@ def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
         assert "1 rows loaded" in ask(reload)
     finally:
         assert source.stop() == 0
-    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
+    found = downstream(nodes.etcd, nodes.url, pumps)
     assert found.rows("shop.c") == rows_of(server, "shop.c") == [(20, 2)]

@@ -14,7 +14,7 @@ from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import SourceProcess, rows_of
 
 Run = Callable[..., tuple[int, str]]
@@ -93,11 +93,11 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
 
 @pytest.mark.thorough
 def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place(
-    mysql_source: Run, pump_cluster: PumpCluster, followed: SqlServer, tmp_path: Path
+    mysql_source: Run, nodes: Nodes, followed: SqlServer, tmp_path: Path
 ) -> None:
     server = followed
-    pumps = [pump_cluster.add_pump()]
-    source = SourceProcess(tmp_path / "source", pump_cluster.url, server)
+    pumps = [nodes.add_pump()]
+    source = SourceProcess(tmp_path / "source", nodes.url, server)
     here = "--status-addr", source.address
     code, printed = mysql_source("status", *here)
     assert (code, "no source answers" in printed) == (1, True)
@@ -142,6 +142,6 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
             assert (code, json.loads(printed)["state"]) == (0, "syncing")
     finally:
         assert source.stop() == 0
-    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps).rows("shop.t")
+    found = downstream(nodes.etcd, nodes.url, pumps).rows("shop.t")
     assert found == [(1, None, None), (2, 20, 201)]
     assert rows_of(server, "shop.t") == [(2, 20, 201)]

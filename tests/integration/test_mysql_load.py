@@ -14,7 +14,7 @@ from pumpclient.mysql.load.state import StateFile
 from tests.kit.mysql import load_process
 from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer, on_servers
 from tests.kit.servers.fix_drainer import DrainerProcess
-from tests.kit.servers.fix_replication import PumpCluster, Replication
+from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.wait import eventually
 
 NAMES = ("types", "many", "pair", "loose", "o%n``e", "empty", "part", "choice", "invalid")
@@ -109,14 +109,14 @@ def test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key(
 
 @pytest.mark.parametrize("kind", on_servers(MYSQL))
 def test_two_tables_of_one_name_but_for_its_letter_case_are_not_loaded(
-    pump_cluster: PumpCluster, source_server: AnyBinlogServer, tmp_path: Path
+    nodes: Nodes, source_server: AnyBinlogServer, tmp_path: Path
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     for name in ("orders", "Orders"):
         source_server.run(
             "CREATE DATABASE IF NOT EXISTS shop", f"CREATE TABLE shop.{name} (id INT PRIMARY KEY)"
         )
-    client = pump_cluster.connect()
+    client = nodes.connect()
     load = Load(source_server.address, client, tmp_path / "load.json", load_process.options())
     with pytest.raises(NeedsOperator, match="letter case makes no difference"):
         load.run(load_process.SOURCE, 1)

@@ -16,7 +16,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
@@ -66,15 +66,15 @@ class Writer(threading.Thread):
 )
 @pytest.mark.parametrize("kind", on_servers(MARIADB))
 def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
-    kind: str, pump_cluster: PumpCluster, tmp_path: Path
+    kind: str, nodes: Nodes, tmp_path: Path
 ) -> None:
-    pumps = [pump_cluster.add_pump()]
+    pumps = [nodes.add_pump()]
     state = tmp_path / "source" / "db-1.load.json"
     with running(make_server(tmp_path / "server", kind=kind)) as server:
         prepare(server)
         settings: dict[str, Any] = {"mode": "all"}
         slow: dict[str, Any] = {"load_rate_bytes_per_s": 100_000, "load_readers": 2}
-        source = SourceProcess(tmp_path / "source", pump_cluster.url, server, **settings, **slow)
+        source = SourceProcess(tmp_path / "source", nodes.url, server, **settings, **slow)
         writer = Writer(server)
         writer.start()
         try:
@@ -87,7 +87,7 @@ def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
                 "ALTER TABLE shop.a ADD COLUMN n INT",
                 "CREATE TABLE shop.late (id INT PRIMARY KEY)", "INSERT INTO shop.late VALUES (1)",
             )  # fmt: skip
-            source = SourceProcess(tmp_path / "source", pump_cluster.url, server, **settings)
+            source = SourceProcess(tmp_path / "source", nodes.url, server, **settings)
             source.start()
             eventually(lambda: json.loads(state.read_text())["is_complete"], LONG_S)
         finally:
@@ -98,7 +98,7 @@ def test_rows_that_change_during_a_load_that_is_killed_come_out_as_they_are(
             source.catch_up(server)
         finally:
             assert source.stop() == 0
-        found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
+        found = downstream(nodes.etcd, nodes.url, pumps)
         for table in ("shop.a", "shop.big", "shop.late"):
             assert found.rows(table) == rows_of(server, table)
         assert found.repeated == 0

@@ -16,7 +16,7 @@ from pumpclient.mysql.verify import command as verify
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import BinlogServer
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import LONG_S, SHARDS_AS_ONE, SourceProcess
 from tests.kit.wait import eventually
 
@@ -60,9 +60,9 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BinlogServer]:
 
 
 @pytest.fixture
-def replica(pump_cluster: PumpCluster, mariadb: MariadbServer, tmp_path: Path) -> Replica:
-    pumps = [pump_cluster.add_pump()]
-    return Replica(pump_cluster.etcd, pump_cluster.url, pumps, mariadb, tmp_path / "drainer")
+def replica(nodes: Nodes, mariadb: MariadbServer, tmp_path: Path) -> Replica:
+    pumps = [nodes.add_pump()]
+    return Replica(nodes.etcd, nodes.url, pumps, mariadb, tmp_path / "drainer")
 
 
 @pytest.fixture

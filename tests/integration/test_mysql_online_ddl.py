@@ -9,7 +9,7 @@ from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import numbers
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import LONG_S, SourceProcess
 from tests.kit.wait import eventually
 
@@ -116,16 +116,16 @@ def pt_osc(server: SqlServer, between: Act) -> None:
 @pytest.mark.parametrize("tool", [gh_ost, pytest.param(pt_osc, marks=pytest.mark.slow)])
 def test_an_online_ddl_is_followed_without_its_copy_also_by_a_source_that_dies_in_it(
     tool: Callable[[SqlServer, Act], None],
-    pump_cluster: PumpCluster,
+    nodes: Nodes,
     followed: SqlServer,
     mariadb: MariadbServer,
     tmp_path: Path,
 ) -> None:
     server = followed
     server.run(*BEGIN)
-    pumps = [pump_cluster.add_pump()]
-    source = SourceProcess(tmp_path / "source", pump_cluster.url, server)
-    replica = Replica(pump_cluster.etcd, pump_cluster.url, pumps, mariadb, tmp_path / "drainer")
+    pumps = [nodes.add_pump()]
+    source = SourceProcess(tmp_path / "source", nodes.url, server)
+    replica = Replica(nodes.etcd, nodes.url, pumps, mariadb, tmp_path / "drainer")
 
     def between() -> None:
         """Let the source die when it has noted the copy's ALTERs; then it dies at the rename."""

@@ -15,7 +15,7 @@ from tests.kit.servers.binlog_server import (
     module_server,
     on_servers,
 )
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
 from tests.kit.wait import eventually
 
@@ -37,10 +37,10 @@ def downstream(etcd: Any, url: str, pumps: list[Any]) -> Downstream:
 
 
 def test_rows_and_ddl_come_out_as_they_are_on_the_server(
-    pump_cluster: PumpCluster, fresh: AnyBinlogServer, tmp_path: Path
+    nodes: Nodes, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_cluster.add_pump() for _ in range(2)]
-    source = SourceProcess(tmp_path / "source", pump_cluster.url, fresh)
+    pumps = [nodes.add_pump() for _ in range(2)]
+    source = SourceProcess(tmp_path / "source", nodes.url, fresh)
     fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
     fresh.insert(200)
     source.start()
@@ -57,7 +57,7 @@ def test_rows_and_ddl_come_out_as_they_are_on_the_server(
         source.catch_up(fresh)
     finally:
         assert source.stop() == 0
-    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
+    found = downstream(nodes.etcd, nodes.url, pumps)
     assert found.rows("shop.t") == rows_of(fresh, "shop.t")
     assert found.repeated == 0
     assert found.origins == sorted(set(found.origins))
@@ -65,9 +65,9 @@ def test_rows_and_ddl_come_out_as_they_are_on_the_server(
 
 @pytest.mark.thorough
 def test_start_points_filters_and_routes_bring_what_they_should(
-    pump_cluster: PumpCluster, fresh: AnyBinlogServer, tmp_path: Path
+    nodes: Nodes, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_cluster.add_pump()]
+    pumps = [nodes.add_pump()]
     fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
     fresh.run("CREATE TABLE shop.hidden (id INT PRIMARY KEY)")
     fresh.insert(5)
@@ -95,7 +95,7 @@ def test_start_points_filters_and_routes_bring_what_they_should(
     sources = []
     for name, start in starts.items():
         source = SourceProcess(
-            tmp_path / name, pump_cluster.url, fresh, config % name, source_id=name, start=start
+            tmp_path / name, nodes.url, fresh, config % name, source_id=name, start=start
         )
         sources.append(source.start())
     try:
@@ -107,7 +107,7 @@ def test_start_points_filters_and_routes_bring_what_they_should(
             source.catch_up(fresh)
     finally:
         assert [source.stop() for source in sources] == [0, 0, 0]
-    found = downstream(pump_cluster.etcd, pump_cluster.url, pumps)
+    found = downstream(nodes.etcd, nodes.url, pumps)
     ids = {name: [row[0] for row in found.rows(f"{name}.r")] for name in starts}
     assert ids == {"by_gtid": [10, 11, 12, 13, 14, 20], "by_place": [20], "by_current": [20]}
     assert not any(name == "hidden" for _, name in found.tables)
@@ -115,11 +115,11 @@ def test_start_points_filters_and_routes_bring_what_they_should(
 
 @pytest.mark.thorough
 def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
-    pump_cluster: PumpCluster, fresh: AnyBinlogServer, tmp_path: Path
+    nodes: Nodes, fresh: AnyBinlogServer, tmp_path: Path
 ) -> None:
-    pumps = [pump_cluster.add_pump()]
+    pumps = [nodes.add_pump()]
     fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
-    source = SourceProcess(tmp_path / "source", pump_cluster.url, fresh).start()
+    source = SourceProcess(tmp_path / "source", nodes.url, fresh).start()
 
     def ask(*words: str) -> str:
         return command.ask([*words, "--status-addr", source.address])
@@ -157,4 +157,4 @@ def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
         assert 'penstock_source_ddl_total{source="db-1"}' in source.page("metrics")
     finally:
         assert source.stop() == 0, source.text()[-3000:]
-    assert downstream(pump_cluster.etcd, pump_cluster.url, pumps).rows("shop.t") == [(2, "b", 4)]
+    assert downstream(nodes.etcd, nodes.url, pumps).rows("shop.t") == [(2, "b", 4)]

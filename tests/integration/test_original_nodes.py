@@ -14,7 +14,7 @@ from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Regi
 from penstock.oracle.client import OracleClient
 from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.original_pump import OriginalPump
-from tests.kit.servers.fix_replication import PumpCluster, Replication
+from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.wait import eventually
 
 Run = Callable[..., tuple[int, str, str]]
@@ -40,9 +40,9 @@ def original(etcd: Any) -> Iterator[MakeOriginal]:
 
 
 def test_pumps_of_both_kinds_are_listed_and_steered_alike(
-    run: Run, pump_cluster: PumpCluster, original: MakeOriginal
+    run: Run, nodes: Nodes, original: MakeOriginal
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     old, other = original("host-1:8250"), original("host-2:8250")
     code, out, err = run("-cmd", "pumps")
     assert (code, err) == (0, "")
@@ -55,8 +55,8 @@ def test_pumps_of_both_kinds_are_listed_and_steered_alike(
         ("host-1:8250", "online"), ("host-2:8250", "online"), ("pump-1", "online"),
     }  # fmt: skip
     assert dict((name, addr) for name, addr, _ in lines)["host-1:8250"] == old.address
-    assert main(["status", "host-1:8250", "--etcd-urls", pump_cluster.url]) == 0
-    assert main(["status", "host-1:8250", "-o", "json", "--etcd-urls", pump_cluster.url]) == 0
+    assert main(["status", "host-1:8250", "--etcd-urls", nodes.url]) == 0
+    assert main(["status", "host-1:8250", "-o", "json", "--etcd-urls", nodes.url]) == 0
     # A state is not changed by hand while the node is alive, in whichever spelling.
     for state in ("offline", "paused", "online"):
         code, _, err = run("-cmd", "update-pump", "-node-id", "host-1:8250", "-state", state)
@@ -66,22 +66,12 @@ def test_pumps_of_both_kinds_are_listed_and_steered_alike(
     behind = NodeStatus(
         node_id="d", host="127.0.0.1:1", state=NodeState.PAUSED, max_commit_ts=5, update_ts=5
     )
-    registry = Registry(pump_cluster.etcd)
+    registry = Registry(nodes.etcd)
     registry.put(NodeKind.DRAINER, behind)
     code, out, _ = run("-cmd", "offline-pump", "-node-id", "host-1:8250")
     assert (code, out.startswith("host-1:8250: closing")) == (0, True)
     assert (
-        main(
-            [
-                "offline-pump",
-                "host-1:8250",
-                "--wait",
-                "--timeout",
-                "1s",
-                "--etcd-urls",
-                pump_cluster.url,
-            ]
-        )
+        main(["offline-pump", "host-1:8250", "--wait", "--timeout", "1s", "--etcd-urls", nodes.url])
         == 2
     )  # It is closing already.
     eventually(lambda: old.state is NodeState.CLOSING, 20)
@@ -91,17 +81,17 @@ def test_pumps_of_both_kinds_are_listed_and_steered_alike(
     eventually(lambda: "host-1:8250" not in run("-cmd", "pumps")[1])
     assert "host-1:8250" in run("-cmd", "pumps", "-show-offline-nodes")[1]
     # The other one is paused, in our spelling.
-    argv = ["pause-pump", "host-2:8250", "--wait", "--etcd-urls", pump_cluster.url]
+    argv = ["pause-pump", "host-2:8250", "--wait", "--etcd-urls", nodes.url]
     assert main(argv) == 0
     eventually(lambda: other.state is NodeState.PAUSED, 20)
 
 
 def test_what_a_node_of_tidb_binlog_refuses_is_passed_on(
-    run: Run, pump_cluster: PumpCluster, original: MakeOriginal
+    run: Run, nodes: Nodes, original: MakeOriginal
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     old = original("host-1:8250")
-    argv = ["offline-pump", "host-1:8250", "--skip-drainer", "d", "--etcd-urls", pump_cluster.url]
+    argv = ["offline-pump", "host-1:8250", "--skip-drainer", "d", "--etcd-urls", nodes.url]
     assert main(argv) == 2
     assert old.state is NodeState.ONLINE
     old.refusal = "apply close failed!"
@@ -111,11 +101,11 @@ def test_what_a_node_of_tidb_binlog_refuses_is_passed_on(
 
 
 def test_the_present_is_written_to_a_file_as_tidb_binlog_does(
-    run: Run, pump_cluster: PumpCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     folder = tmp_path / "binlog_position"
-    argv = ["generate_meta", "--data-dir", str(folder), "--etcd-urls", pump_cluster.url]
+    argv = ["generate_meta", "--data-dir", str(folder), "--etcd-urls", nodes.url]
     assert main([*argv, "--time-zone", "Asia/Shanghai"]) == 0
     printed = capsys.readouterr().out
     first, utc, there = (folder / "savepoint").read_text().splitlines()

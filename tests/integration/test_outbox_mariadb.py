@@ -17,7 +17,7 @@ from pump.cluster.sql_resolver import Database, opener
 from pumpclient.outbox import Outbox
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
@@ -185,13 +185,13 @@ def test_any_connection_of_pymysql_will_do(connect: Any, cursor: Any, autocommit
 
 
 def test_commit_timestamps_follow_the_order_of_a_rows_changes(
-    connect: Any, mariadb: MariadbServer, pump_cluster: PumpCluster
+    connect: Any, mariadb: MariadbServer, nodes: Nodes
 ) -> None:
     url = f"shop={mariadb.url}shop".replace(",", "%2C")
-    pump = pump_cluster.add_pump(resolver_kind="sql", resolver_url=url)
+    pump = nodes.add_pump(resolver_kind="sql", resolver_url=url)
     box = Outbox("shop")
     commits: list[tuple[int, int]] = []
-    client = pump_cluster.connect()
+    client = nodes.connect()
     client.execute_ddl("CREATE DATABASE shop")
     client.execute_ddl("CREATE TABLE shop.item (id INT PRIMARY KEY, stock INT)")
     setup = connect()
@@ -217,7 +217,7 @@ def test_commit_timestamps_follow_the_order_of_a_rows_changes(
     assert len(commits) == 60
     stamps = [commit_ts for _, commit_ts in sorted(commits)]
     assert stamps == sorted(stamps)
-    found = pull_until(pump.addr, Registry(pump_cluster.etcd).cluster_id(), stamps[-1])
+    found = pull_until(pump.addr, Registry(nodes.etcd).cluster_id(), stamps[-1])
     assert set(stamps) <= {commit_ts for commit_ts, _ in found}
 
     refused = box.transaction(client, setup, "shop").__enter__()

@@ -19,7 +19,7 @@ from pumpclient import PumpClient
 from pumpclient.outbox import Outbox
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.workloads.ledger import pull_until
 
 
@@ -52,9 +52,9 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Eng
 
 
 @pytest.fixture
-def pump(pump_cluster: PumpCluster, engine: tuple[Engine, str]) -> PumpProcess:
+def pump(nodes: Nodes, engine: tuple[Engine, str]) -> PumpProcess:
     settings = {"resolver_kind": "sql", "resolver_url": f"shop={engine[1]}"}
-    return pump_cluster.add_pump(**settings)
+    return nodes.add_pump(**settings)
 
 
 @pytest.fixture
@@ -105,16 +105,16 @@ def test_objects_of_a_session_and_rows_are_committed_together_or_not_at_all(
 
 
 def test_the_example_sells_the_same_in_both_and_nothing_that_is_sold_out(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     settings = {"resolver_kind": "sql", "resolver_url": f"shop={url}"}
-    pump = pump_cluster.add_pump(**settings)
-    asked = ["--database", url, "--etcd-urls", pump_cluster.url, "--orders", "3"]
+    pump = nodes.add_pump(**settings)
+    asked = ["--database", url, "--etcd-urls", nodes.url, "--orders", "3"]
     example.main(asked)
     example.main(asked)
     engine = create_engine(url)
-    with PumpClient.connect(pump_cluster.url) as client, Session(engine) as session:
+    with PumpClient.connect(nodes.url) as client, Session(engine) as session:
         example.stock_up(client, session, number=2, stock=0)
         with pytest.raises(ValueError, match="sold out"):
             example.order(client, session, 7, item_id=2)
@@ -122,6 +122,6 @@ def test_the_example_sells_the_same_in_both_and_nothing_that_is_sold_out(
         assert session.get_one(example.Item, 1).stock == 1_000_000 - 6
         last_ts = client.session.oracle.get_ts()
     engine.dispose()
-    pulled = pull_until(pump.addr, Registry(pump_cluster.etcd).cluster_id(), last_ts)
+    pulled = pull_until(pump.addr, Registry(nodes.etcd).cluster_id(), last_ts)
     binlogs = [decode_binlog(payload) for _, payload in pulled]
     assert len([each for each in binlogs if not each.is_fake and not each.is_ddl]) == 2 + 6

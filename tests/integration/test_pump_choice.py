@@ -11,7 +11,7 @@ from penstock import failpoints
 from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import NoPump, Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
@@ -38,23 +38,19 @@ def write(etcd_url: str, session: PumpSession, count: int, **settings: Any) -> N
             client.write_binlog(session.commit(prewrite))
 
 
-def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
-    pump_cluster: PumpCluster,
-) -> None:
-    roomy = pump_cluster.add_pump(**QUICK, storage_stop_write_at_available_bytes=0)
+def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(nodes: Nodes) -> None:
+    roomy = nodes.add_pump(**QUICK, storage_stop_write_at_available_bytes=0)
     details = roomy.status().details
     free_bytes = int(details["storage_available_bytes"])
-    low = pump_cluster.add_pump(
-        **QUICK, storage_stop_write_at_available_bytes=int(free_bytes * 0.95)
-    )
-    registry = Registry(pump_cluster.etcd)
-    session = pump_cluster.session(roomy)
+    low = nodes.add_pump(**QUICK, storage_stop_write_at_available_bytes=int(free_bytes * 0.95))
+    registry = Registry(nodes.etcd)
+    session = nodes.session(roomy)
     eventually(lambda: 0 < 4 * score(registry, low) < score(registry, roomy))
-    write(pump_cluster.url, session, 60, strategy="score")
+    write(nodes.url, session, 60, strategy="score")
     assert written(roomy) + written(low) == 120
     assert 0 <= written(low) < 40
     low.stop()
-    full = pump_cluster.add_pump(
+    full = nodes.add_pump(
         **QUICK,
         node_id=low.node_id,
         data_dir=low.data_dir,
@@ -62,20 +58,20 @@ def test_a_pump_low_on_disk_gets_few_transactions_and_a_full_one_none(
     )
     eventually(lambda: score(registry, full) == 0)
     before = written(roomy)
-    write(pump_cluster.url, session, 30, strategy="score")
+    write(nodes.url, session, 30, strategy="score")
     assert (written(full), written(roomy) - before) == (0, 60)
 
 
 @pytest.mark.thorough
 def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one(
-    pump_cluster: PumpCluster, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as environment:
         environment.setenv(failpoints.VARIABLE, "disk.sync=sleep(0.05)")
-        slow = pump_cluster.add_pump(**QUICK)
-    quick = pump_cluster.add_pump(**QUICK)
-    registry = Registry(pump_cluster.etcd)
-    slow_session, session = (pump_cluster.session(slow), pump_cluster.session(quick))
+        slow = nodes.add_pump(**QUICK)
+    quick = nodes.add_pump(**QUICK)
+    registry = Registry(nodes.etcd)
+    slow_session, session = (nodes.session(slow), nodes.session(quick))
     stop = threading.Event()
 
     def load() -> None:
@@ -87,7 +83,7 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
     try:
         eventually(lambda: 0 < 2 * score(registry, slow) < score(registry, quick), 20)
         before = written(quick)
-        write(pump_cluster.url, session, 100, strategy="score")
+        write(nodes.url, session, 100, strategy="score")
         assert written(quick) - before > 100  # Out of 200: more than half.
     finally:
         stop.set()
@@ -97,16 +93,16 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
 
 
 @pytest.mark.thorough
-def test_labels_are_in_the_status_and_keep_writers_to_their_zone(pump_cluster: PumpCluster) -> None:
-    near = pump_cluster.add_pump(labels="zone=a,disk=fast")
-    far = pump_cluster.add_pump(labels="zone=b")
+def test_labels_are_in_the_status_and_keep_writers_to_their_zone(nodes: Nodes) -> None:
+    near = nodes.add_pump(labels="zone=a,disk=fast")
+    far = nodes.add_pump(labels="zone=b")
     key = f"/tidb-binlog/v1/pumps/{near.node_id}"
-    document = json.loads(pump_cluster.etcd.get(key)[0])
+    document = json.loads(nodes.etcd.get(key)[0])
     assert document["label"] == {"labels": {"zone": "a", "disk": "fast"}}
     assert 0 < document["score"] <= 1000
-    session = pump_cluster.session(near)
-    write(pump_cluster.url, session, 10, options=Options(labels=("zone=a",)))
+    session = nodes.session(near)
+    write(nodes.url, session, 10, options=Options(labels=("zone=a",)))
     assert (written(near), written(far)) == (20, 0)
     options = Options(labels=("zone=c",), connect_timeout_s=0.5)
     with pytest.raises(NoPump, match=r"no Pump bears the labels zone=c .*pump-2: zone=b"):
-        PumpClient.connect(pump_cluster.url, options=options)
+        PumpClient.connect(nodes.url, options=options)

@@ -24,7 +24,7 @@ from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pages import asked, scraped
 from tests.kit.wait import eventually
 
@@ -225,20 +225,18 @@ def test_a_purge_and_a_pause_can_be_asked_for_as_with_tidb_binlog(pump: PumpProc
 
 
 def test_pages_can_be_switched_off_and_a_taken_address_is_an_error(
-    pump_cluster: PumpCluster, pump: PumpProcess
+    nodes: Nodes, pump: PumpProcess
 ) -> None:
-    off = pump_cluster.add_pump(status_addr="off")
+    off = nodes.add_pump(status_addr="off")
     assert off.status().details["status_pages"] == "none"
     address = pages_of(pump)[7:-1]
-    refused = pump_cluster.add_pump(waiting=False, status_addr=address)
+    refused = nodes.add_pump(waiting=False, status_addr=address)
     assert refused.wait() == 2
     assert "choose another --status-addr, or off" in refused.log_text()
 
 
-def test_health_follows_the_state_and_reflection_knows_the_services(
-    pump_cluster: PumpCluster,
-) -> None:
-    pump = pump_cluster.add_pump()
+def test_health_follows_the_state_and_reflection_knows_the_services(nodes: Nodes) -> None:
+    pump = nodes.add_pump()
     serving = health_pb2.HealthCheckResponse.SERVING
     with pump.channel() as channel:
         health = health_pb2_grpc.HealthStub(channel)
@@ -265,11 +263,11 @@ def test_health_follows_the_state_and_reflection_knows_the_services(
         assert "TriggerGc" in {method.name for method in methods}
 
 
-def test_a_pump_that_is_not_online_yet_is_not_serving(pump_cluster: PumpCluster) -> None:
+def test_a_pump_that_is_not_online_yet_is_not_serving(nodes: Nodes) -> None:
     now_ts = compose(4_000_000_000_000, 0)
     deaf = NodeStatus(node_id="deaf", host="127.0.0.1:1", state=NodeState.ONLINE, update_ts=now_ts)
-    Registry(pump_cluster.etcd).put(NodeKind.DRAINER, deaf)
-    pump = pump_cluster.add_pump(online=False)
+    Registry(nodes.etcd).put(NodeKind.DRAINER, deaf)
+    pump = nodes.add_pump(online=False)
     with pump.channel() as channel:
         health = health_pb2_grpc.HealthStub(channel)
         answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
@@ -278,14 +276,14 @@ def test_a_pump_that_is_not_online_yet_is_not_serving(pump_cluster: PumpCluster)
 
 
 def test_a_pump_says_to_systemd_when_it_is_online_that_it_lives_and_when_it_stops(
-    pump_cluster: PumpCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(60)
-        pump = pump_cluster.add_pump(online=False)
+        pump = nodes.add_pump(online=False)
         heard: list[bytes] = []
 
         def is_ready() -> bool:
@@ -304,11 +302,9 @@ def test_a_pump_says_to_systemd_when_it_is_online_that_it_lives_and_when_it_stop
         assert set(heard) == {b"WATCHDOG=1", b"READY=1\nSTATUS=online", b"STOPPING=1"}
 
 
-def test_a_hangup_lets_a_pump_continue_with_a_new_log(
-    pump_cluster: PumpCluster, tmp_path: Path
-) -> None:
+def test_a_hangup_lets_a_pump_continue_with_a_new_log(nodes: Nodes, tmp_path: Path) -> None:
     path = tmp_path / "pump-1.log"
-    pump = pump_cluster.add_pump(log_file=str(path))
+    pump = nodes.add_pump(log_file=str(path))
     path.rename(tmp_path / "pump-1.log.1")
     assert pump.pid is not None
     os.kill(pump.pid, signal.SIGHUP)
@@ -318,8 +314,8 @@ def test_a_hangup_lets_a_pump_continue_with_a_new_log(
     assert "pump pump-1 is paused" in path.read_text()
 
 
-def test_json_lines_are_all_that_a_pump_writes(pump_cluster: PumpCluster) -> None:
-    pump = pump_cluster.add_pump(waiting=False, log_format="json")
+def test_json_lines_are_all_that_a_pump_writes(nodes: Nodes) -> None:
+    pump = nodes.add_pump(waiting=False, log_format="json")
     pump.wait_for("is online at")
     assert pump.stop() == 0
     lines = pump.log_text().splitlines()

@@ -18,7 +18,7 @@ from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from pumpclient import PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster, Replication
+from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
@@ -153,9 +153,9 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
 
 @pytest.mark.thorough
 def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
-    pump_cluster: PumpCluster, session_of: Callable[[PumpProcess], PumpSession]
+    nodes: Nodes, session_of: Callable[[PumpProcess], PumpSession]
 ) -> None:
-    session = session_of(pump_cluster.add_pump())
+    session = session_of(nodes.add_pump())
     commit = session.transaction()
     listed(session, "dead", commit.commit_ts - 1, age_s=60)
     session.batches.Close(penstock_pb2.CloseRequest(node_id="pump-1"), timeout=20)
@@ -168,24 +168,24 @@ def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
 
 @pytest.mark.fault("the same node id or data folder twice; a renamed host")
 def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
-    pump_cluster: PumpCluster, session_of: Callable[[PumpProcess], PumpSession], tmp_path: Path
+    nodes: Nodes, session_of: Callable[[PumpProcess], PumpSession], tmp_path: Path
 ) -> None:
-    pump = pump_cluster.add_pump(node_id="", data_dir=tmp_path / "data")
+    pump = nodes.add_pump(node_id="", data_dir=tmp_path / "data")
     named = pump.addr
     session = session_of(pump)
     commit = session.transaction()
-    with PumpClient.connect(pump_cluster.url) as client:
+    with PumpClient.connect(nodes.url) as client:
         # A new name of the same host: the old one still leads to this very Pump.
         pump.kill()
         port = named.rpartition(":")[2]
-        pump = pump_cluster.add_pump(
+        pump = nodes.add_pump(
             node_id="", data_dir=pump.data_dir, addr=named, advertise_addr=f"localhost:{port}"
         )
         assert pump.wait_for(r"pump (\S+) is online at localhost")[1] == named
         # Another port, as on another host.
         pump.kill()
         elsewhere = f"127.0.0.1:{free_port()}"
-        pump = pump_cluster.add_pump(node_id="", data_dir=pump.data_dir, addr=elsewhere)
+        pump = nodes.add_pump(node_id="", data_dir=pump.data_dir, addr=elsewhere)
         status = session.registry.get(NodeKind.PUMP, named)
         assert status is not None
         assert (status.host, status.state) == (elsewhere, NodeState.ONLINE)
@@ -196,18 +196,18 @@ def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
 
 
 def test_a_duplicate_node_id_waits_for_one_that_may_be_alive_and_ends_when_it_is(
-    pump_cluster: PumpCluster, session_of: Callable[[PumpProcess], PumpSession]
+    nodes: Nodes, session_of: Callable[[PumpProcess], PumpSession]
 ) -> None:
-    oracle_keeper = pump_cluster.add_pump()
-    first = pump_cluster.add_pump(node_id="twin")
+    oracle_keeper = nodes.add_pump()
+    first = nodes.add_pump(node_id="twin")
     other = first.data_dir.with_name("other")
     first.freeze()
     shutil.copytree(first.data_dir, other)  # An empty folder would be refused for itself.
-    second = pump_cluster.add_pump(node_id="twin", data_dir=other, waiting=False)
+    second = nodes.add_pump(node_id="twin", data_dir=other, waiting=False)
     second.wait_for("does not answer, but was heard of a moment ago")
     first.thaw()
     assert second.wait(20) == 2
     assert "already has the node id twin" in second.log_text()
-    status = Registry(pump_cluster.etcd).get(NodeKind.PUMP, "twin")
+    status = Registry(nodes.etcd).get(NodeKind.PUMP, "twin")
     assert status is not None
     assert (status.host, first.is_running, oracle_keeper.is_running) == (first.addr, True, True)

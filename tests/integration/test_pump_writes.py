@@ -12,7 +12,7 @@ from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until, pulls
@@ -23,8 +23,8 @@ Factory = Callable[..., PumpProcess]
 
 
 @pytest.fixture
-def session(pump_cluster: PumpCluster) -> Iterator[PumpSession]:
-    session = pump_cluster.session(pump_cluster.add_pump(max_message_bytes=1 << 20))
+def session(nodes: Nodes) -> Iterator[PumpSession]:
+    session = nodes.session(nodes.add_pump(max_message_bytes=1 << 20))
     yield session
     session.close()
 
@@ -113,8 +113,8 @@ def test_a_waiting_puller_of_an_idle_pump_is_served_within_a_moment(session: Pum
 
 
 @pytest.mark.thorough
-def test_an_open_transaction_holds_up_only_what_may_follow_it(pump_cluster: PumpCluster) -> None:
-    session = pump_cluster.session(pump_cluster.add_pump(txn_timeout_s=2))
+def test_an_open_transaction_holds_up_only_what_may_follow_it(nodes: Nodes) -> None:
+    session = nodes.session(nodes.add_pump(txn_timeout_s=2))
     before = session.transaction()
     orphan = session.prewrite()
     session.write(orphan)
@@ -146,9 +146,7 @@ def test_a_pump_keeps_its_name_and_its_binlogs_over_a_restart(session: PumpSessi
 @pytest.mark.fault(
     "the same node id or data folder twice; a renamed host", "refused; keeps its name", cases="4"
 )
-def test_a_second_pump_on_the_same_data_or_name_says_so(
-    session: PumpSession, pump_cluster: PumpCluster
-) -> None:
+def test_a_second_pump_on_the_same_data_or_name_says_so(session: PumpSession, nodes: Nodes) -> None:
     first = session.pump
     for settings, message in [
         ({"node_id": "twin", "data_dir": first.data_dir}, "lock|open"),
@@ -158,7 +156,7 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(
         ),
     ]:
         with pytest.raises(pytest.fail.Exception, match=message):
-            pump_cluster.add_pump(**settings)
+            nodes.add_pump(**settings)
     session.transaction()
 
 
@@ -180,10 +178,8 @@ def drainer(
     cases="2",
 )
 @pytest.mark.thorough
-def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(
-    pump_cluster: PumpCluster,
-) -> None:
-    session = pump_cluster.session(pump_cluster.add_pump(pause_grace_s=20))
+def test_a_paused_pump_takes_commits_and_no_prewrites_until_it_ends(nodes: Nodes) -> None:
+    session = nodes.session(nodes.add_pump(pause_grace_s=20))
     prewrite = session.prewrite()
     session.write(prewrite)
     with pytest.raises(grpc.RpcError, match="this is pump pump-1, not pump-9"):
@@ -213,11 +209,9 @@ def test_a_pump_goes_offline_only_when_every_drainer_has_everything(session: Pum
     assert status.state is NodeState.OFFLINE
 
 
-def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
-    pump_cluster: PumpCluster,
-) -> None:
-    pump = pump_cluster.add_pump(gc_days=1e-6, storage_segment_bytes_max=1 << 16)
-    session = pump_cluster.session(pump)
+def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(nodes: Nodes) -> None:
+    pump = nodes.add_pump(gc_days=1e-6, storage_segment_bytes_max=1 << 16)
+    session = nodes.session(pump)
     kept = session.transaction()
     for _ in range(10):
         session.transaction(b"x" * (1 << 15))
@@ -235,8 +229,8 @@ def test_a_purge_stops_at_the_checkpoint_and_a_purged_pull_is_an_error(
     assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE
 
 
-def test_many_writers_and_two_pumps_lose_nothing(pump_cluster: PumpCluster) -> None:
-    sessions = [pump_cluster.session(pump_cluster.add_pump()) for _ in range(2)]
+def test_many_writers_and_two_pumps_lose_nothing(nodes: Nodes) -> None:
+    sessions = [nodes.session(nodes.add_pump()) for _ in range(2)]
     ledgers = [Ledger(), Ledger()]
     writers = [
         LedgerWriter(ledger, session.oracle, session.pump.addr, session.cluster_id, seed=seed)
@@ -255,10 +249,8 @@ def test_many_writers_and_two_pumps_lose_nothing(pump_cluster: PumpCluster) -> N
 
 
 @pytest.mark.thorough
-def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(
-    pump_cluster: PumpCluster,
-) -> None:
-    session = pump_cluster.session(pump_cluster.add_pump())
+def test_a_large_transaction_passes_whole_and_leaves_the_memory_again(nodes: Nodes) -> None:
+    session = nodes.session(nodes.add_pump())
     value = bytes(64 << 20)
     commit = session.transaction(value)
     found = pull_until(session.pump.addr, session.cluster_id, commit.commit_ts)

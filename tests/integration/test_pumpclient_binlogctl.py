@@ -18,7 +18,7 @@ from penstock.cluster.records import Standby, key_of, record_text
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock_local.etcd import EtcdServer
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 
 Run = Callable[..., tuple[int, str, str]]
@@ -81,9 +81,9 @@ def test_where_no_one_has_the_time_a_heartbeat_is_watched(
 
 @pytest.mark.parametrize("state", ["online", "pausing", "paused", "closing", "offline"])
 def test_the_state_of_a_pump_that_is_alive_is_not_changed_by_anybody_else(
-    run: Run, registry: Registry, pump_cluster: PumpCluster, state: str
+    run: Run, registry: Registry, nodes: Nodes, state: str
 ) -> None:
-    pump = pump_cluster.add_pump()
+    pump = nodes.add_pump()
     code, _, err = run("update-pump", "--node-id", "pump-1", "--state", state)
     assert (code, "pump-1 is alive" in err) == (2, True), err
     found = registry.get(NodeKind.PUMP, "pump-1")
@@ -98,10 +98,10 @@ def test_the_state_of_a_pump_that_is_alive_is_not_changed_by_anybody_else(
 
 @pytest.mark.thorough
 def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
-    run: Run, pump_cluster: PumpCluster, registry: Registry
+    run: Run, nodes: Nodes, registry: Registry
 ) -> None:
-    keeper, pump = pump_cluster.add_pump(), pump_cluster.add_pump()
-    session = pump_cluster.session(pump)
+    keeper, pump = nodes.add_pump(), nodes.add_pump()
+    session = nodes.session(pump)
     last_ts = session.transaction().commit_ts
     session.close()
     late = NodeStatus(
@@ -139,9 +139,9 @@ def test_a_stopped_pump_goes_offline_only_when_every_drainer_has_what_it_holds(
     assert keeper.is_running
 
 
-def test_a_timestamp_is_that_of_the_cluster(run: Run, pump_cluster: PumpCluster) -> None:
-    pump_cluster.add_pump()
-    oracle = OracleClient(pump_cluster.etcd)
+def test_a_timestamp_is_that_of_the_cluster(run: Run, nodes: Nodes) -> None:
+    nodes.add_pump()
+    oracle = OracleClient(nodes.etcd)
     before = oracle.get_ts()
     code, out, _ = run("timestamp")
     assert code == 0
@@ -169,9 +169,9 @@ def test_a_dead_node_cannot_be_paused_and_the_error_says_what_can_be_done(
     ("command", "state"), [("pause-pump", NodeState.PAUSED), ("offline-pump", NodeState.OFFLINE)]
 )
 def test_a_pump_stops_in_the_way_it_is_asked_to(
-    run: Run, registry: Registry, pump_cluster: PumpCluster, command: str, state: NodeState
+    run: Run, registry: Registry, nodes: Nodes, command: str, state: NodeState
 ) -> None:
-    pump = pump_cluster.add_pump()
+    pump = nodes.add_pump()
     code, out, err = run(command, "--node-id", pump.node_id)
     assert (code, err) == (0, "")
     assert pump.node_id in out
@@ -183,9 +183,9 @@ def test_a_pump_stops_in_the_way_it_is_asked_to(
 
 
 def test_a_pump_describes_itself_and_purges_on_request_with_and_without_etcd(
-    run: Run, pump_cluster: PumpCluster
+    run: Run, nodes: Nodes
 ) -> None:
-    pump = pump_cluster.add_pump()
+    pump = nodes.add_pump()
     code, out, err = run("status", pump.node_id)
     assert (code, err) == (0, "")
     fields = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) > 1)
@@ -206,15 +206,13 @@ def test_a_pump_describes_itself_and_purges_on_request_with_and_without_etcd(
     assert (code, "UNAVAILABLE" in err) == (1, True)
 
 
-def test_every_command_about_nodes_speaks_json(
-    run: Run, registry: Registry, pump_cluster: PumpCluster
-) -> None:
+def test_every_command_about_nodes_speaks_json(run: Run, registry: Registry, nodes: Nodes) -> None:
     def ask(*arguments: str) -> Any:
         code, out, err = run(*arguments, "-o", "json")
         assert (code, err) == (0, "")
         return json.loads(out)
 
-    pump = pump_cluster.add_pump()
+    pump = nodes.add_pump()
     (listed,) = ask("pumps")
     assert (listed["node_id"], listed["state"], listed["is_alive"]) == ("pump-1", "online", True)
     assert listed["heartbeat_ts"] > 0
@@ -226,7 +224,7 @@ def test_every_command_about_nodes_speaks_json(
     assert stamp["ts"] > about["max_commit_ts"]
     assert "segments went" in ask("trigger-gc", "pump-1")["message"]
     assert ask("pause-pump", "pump-1", "--wait") == {
-        "cluster": pump_cluster.url,
+        "cluster": nodes.url,
         "node_id": "pump-1",
         "state": "paused",
     }
@@ -242,9 +240,9 @@ def test_every_command_about_nodes_speaks_json(
 
 
 def test_lost_in_json_says_what_is_declared_lost_before_and_after(
-    run: Run, registry: Registry, pump_cluster: PumpCluster
+    run: Run, registry: Registry, nodes: Nodes
 ) -> None:
-    pump_cluster.add_pump()  # The one that has the time.
+    nodes.add_pump()  # The one that has the time.
     dead = NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE, max_commit_ts=5)
     registry.put(NodeKind.PUMP, dead)
     drainer = replace(dead, node_id="d", max_commit_ts=4)
@@ -261,12 +259,12 @@ def test_lost_in_json_says_what_is_declared_lost_before_and_after(
 
 
 def test_a_pump_is_not_lost_while_another_disk_has_a_whole_copy_of_its_log(
-    run: Run, registry: Registry, pump_cluster: PumpCluster
+    run: Run, registry: Registry, nodes: Nodes
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     registry.put(NodeKind.PUMP, NodeStatus(node_id="p", host="127.0.0.1:1", state=NodeState.ONLINE))
     entry = LogEntry(epoch=2, primary=Copy("p", "d1"), replicas=(Copy("pump-3", "d3"),))
-    assert LogEntries(pump_cluster.etcd).swap("p", 0, entry) is not None
+    assert LogEntries(nodes.etcd).swap("p", 0, entry) is not None
     ask = ("lost-pump", "p", "--accept-loss-after", "0", "--confirm", "p")
     code, _, err = run(*ask)
     assert (code, "etcd lists a whole copy of its log on pump-3" in err) == (2, True)
@@ -277,9 +275,9 @@ def test_a_pump_is_not_lost_while_another_disk_has_a_whole_copy_of_its_log(
 
 @pytest.mark.thorough
 def test_waiting_ends_when_the_node_is_there_or_when_time_is_up(
-    run: Run, registry: Registry, pump_cluster: PumpCluster
+    run: Run, registry: Registry, nodes: Nodes
 ) -> None:
-    pump_cluster.add_pump()
+    nodes.add_pump()
     late = NodeStatus(node_id="d", host="127.0.0.1:1", state=NodeState.PAUSED)
     registry.put(NodeKind.DRAINER, late)
     code, out, err = run("offline-pump", "pump-1", "--wait", "--timeout", "2s")

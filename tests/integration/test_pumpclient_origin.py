@@ -11,7 +11,7 @@ from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient import Options, PumpClient
 from tests.kit.servers.fix_pump import streamed
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 
 HERE = Origin(source="db-1", epoch=1, file=7, position=100, gtid="0-1-5")
 
@@ -21,11 +21,11 @@ def at(position: int) -> Origin:
 
 
 def test_an_origin_travels_with_rows_small_and_large_and_a_ddl_is_done_once(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
-    pump = pump_cluster.add_pump()
+    pump = nodes.add_pump()
     options = Options(spill_bytes=64 << 10, spill_dir=str(tmp_path))
-    with PumpClient.connect(pump_cluster.url, options=options) as client:
+    with PumpClient.connect(nodes.url, options=options) as client:
         client.execute_ddl("CREATE DATABASE shop")
         create = "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)"
         assert len(client.execute_ddl(create, origin=at(100))) == 1
@@ -45,15 +45,10 @@ def test_an_origin_travels_with_rows_small_and_large_and_a_ddl_is_done_once(
         with client.begin("shop") as last:
             last.insert("t", (99, "z"))
         until_ts = last.commit_ts or 0
-    found = streamed(pump, Registry(pump_cluster.etcd).cluster_id(), until_ts)
+    found = streamed(pump, Registry(nodes.etcd).cluster_id(), until_ts)
     origins = {binlog.commit_ts: binlog.origin for binlog in found}
     assert origins[truncated[0]] == at(101)
     assert origins[small.commit_ts or 0] == at(200)
     assert origins[until_ts] is None
     assert origins[large.commit_ts or 0] == at(300)
-    assert [job.origin for job in History(pump_cluster.etcd).jobs()] == [
-        None,
-        at(100),
-        at(101),
-        None,
-    ]
+    assert [job.origin for job in History(nodes.etcd).jobs()] == [None, at(100), at(101), None]

@@ -24,7 +24,7 @@ from penstock.wire.codec import encode_binlog, encode_prewrite_value
 from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, TidbCluster, row_key
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster, Replication
+from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.tidb.status_port import StatusPort
 from tests.kit.tidb.tidb_history import TidbDdl, TidbHistory, ascending, failed
 from tests.kit.wait import eventually
@@ -174,17 +174,15 @@ def test_a_tidb_s_ddl_is_listed_and_overridden_by_the_time_at_which_its_job_fini
         assert "it was followed as it is" in capsys.readouterr().err
 
 
-def test_a_program_reads_the_stream_of_a_tidb(
-    pump_cluster: PumpCluster, cluster: TidbCluster
-) -> None:
-    pump = pump_cluster.add_pump(pd_address=cluster.url)
+def test_a_program_reads_the_stream_of_a_tidb(nodes: Nodes, cluster: TidbCluster) -> None:
+    pump = nodes.add_pump(pd_address=cluster.url)
     history = TidbHistory(cluster.next_ts)
     tidb, options = Tidb(cluster, pump, history), ReaderOptions(pd_address=cluster.url)
-    with StatusPort(pump_cluster.etcd, lambda: ascending(history.all)) as port:
+    with StatusPort(nodes.etcd, lambda: ascending(history.all)) as port:
         tidb.ddl("CREATE DATABASE Shop")
         tidb.ddl("CREATE TABLE t (id INT PRIMARY KEY)")
         tidb.insert((1,), (2,))
-        with Reader.connect(pump_cluster.url, options=options) as reader:
+        with Reader.connect(nodes.url, options=options) as reader:
             first = [reader.get(30) for _ in range(3)]
             assert [type(each) for each in first] == [Ddl, Ddl, Transaction]
             stored = reader.checkpoint
@@ -193,7 +191,7 @@ def test_a_program_reads_the_stream_of_a_tidb(
         tidb.ddl("CREATE UNIQUE INDEX i ON t (a)", change=failed(3))
         tidb.insert((3, 30))
         port.start()
-        with Reader.connect(pump_cluster.url, after=stored, options=options) as reader:
+        with Reader.connect(nodes.url, after=stored, options=options) as reader:
             altered, last = reader.get(30), reader.get(30)
             assert isinstance(altered, Ddl)
             assert altered.query == "ALTER TABLE t ADD a INT DEFAULT 7"

@@ -28,7 +28,7 @@ from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, Fate, TidbCluster, meta_key, row_key
 from tests.kit.servers.fix_pump import PumpProcess, streamed
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pages import asked, scraped
 from tests.kit.wait import eventually
 
@@ -146,52 +146,47 @@ def test_the_cluster_is_pd_s_for_pumps_and_for_writers(scripted: Tidb, shared: S
 
 
 def test_an_etcd_of_another_cluster_stops_every_program_and_stays_as_it_is(
-    pump_cluster: PumpCluster,
-    cluster: TidbCluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    nodes: Nodes, cluster: TidbCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drawn = Registry(pump_cluster.etcd).cluster_id()
-    pump = pump_cluster.add_pump(waiting=False, pd_address=cluster.url)
+    drawn = Registry(nodes.etcd).cluster_id()
+    pump = nodes.add_pump(waiting=False, pd_address=cluster.url)
     assert pump.wait(60) == 2
     assert f"is of cluster {CLUSTER_ID}, and this etcd holds the nodes of" in pump.log_text()
     assert f"cluster {drawn}" in pump.log_text()
     with pytest.raises(NeedsOperator, match=f"of cluster {drawn}"):
-        PumpClient.connect(pump_cluster.url, options=Options(pd_address=cluster.url))
-    given = ["--etcd-urls", pump_cluster.url, "--pd-address", cluster.url]
+        PumpClient.connect(nodes.url, options=Options(pd_address=cluster.url))
+    given = ["--etcd-urls", nodes.url, "--pd-address", cluster.url]
     sink = ["--sink", f"sqlite:///{tmp_path / 'd.db'}", "--data-dir", str(tmp_path / "d")]
     assert drainer_main(["ddl", "list", *given, *sink]) == 2
     assert f"cluster {drawn}" in capsys.readouterr().err
-    assert Registry(pump_cluster.etcd).cluster_id() == drawn
+    assert Registry(nodes.etcd).cluster_id() == drawn
 
 
 def test_no_node_without_pd_joins_a_cluster_whose_time_is_pd_s(
-    pump_cluster: PumpCluster, cluster: TidbCluster, capsys: pytest.CaptureFixture[str]
+    nodes: Nodes, cluster: TidbCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert find_cluster_id(pump_cluster.etcd, cluster.url) == CLUSTER_ID
-    assert find_cluster_id(pump_cluster.etcd, cluster.url) == CLUSTER_ID
-    pump = pump_cluster.add_pump(waiting=False)
+    assert find_cluster_id(nodes.etcd, cluster.url) == CLUSTER_ID
+    assert find_cluster_id(nodes.etcd, cluster.url) == CLUSTER_ID
+    pump = nodes.add_pump(waiting=False)
     assert pump.wait(60) == 2
     assert f"that of the TiDB cluster {CLUSTER_ID}" in pump.log_text()
     assert "pd-address" in pump.log_text()
     with pytest.raises(NeedsOperator, match="give the addresses of its PD"):
-        PumpClient.connect(pump_cluster.url)
-    assert main(["timestamp", "--etcd-urls", pump_cluster.url]) == 2
+        PumpClient.connect(nodes.url)
+    assert main(["timestamp", "--etcd-urls", nodes.url]) == 2
     assert "pd-address" in capsys.readouterr().err
-    given = ["--etcd-urls", pump_cluster.url, "--pd-address", cluster.url]
+    given = ["--etcd-urls", nodes.url, "--pd-address", cluster.url]
     assert main(["timestamp", *given]) == 0
     assert int(capsys.readouterr().out) < cluster.next_ts()
 
 
-def test_a_pump_that_waits_for_pd_says_so_and_continues(
-    pump_cluster: PumpCluster, cluster: TidbCluster
-) -> None:
+def test_a_pump_that_waits_for_pd_says_so_and_continues(nodes: Nodes, cluster: TidbCluster) -> None:
     cluster.pd_leader = None
-    pump = pump_cluster.add_pump(waiting=False, pd_address=cluster.url)
+    pump = nodes.add_pump(waiting=False, pd_address=cluster.url)
     pump.wait_for(f"or PD at {re.escape(cluster.url)} does not answer, trying again")
     cluster.pd_leader = 0
     pump.wait_for("is online at")
-    assert read(pump_cluster.etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
+    assert read(nodes.etcd, CLUSTER_ID_KEY) == str(CLUSTER_ID).encode()
 
 
 @pytest.mark.fault(
@@ -269,9 +264,9 @@ def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_w
 @pytest.mark.thorough
 @pytest.mark.alone
 def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_seconds(
-    pump_cluster: PumpCluster, cluster: TidbCluster
+    nodes: Nodes, cluster: TidbCluster
 ) -> None:
-    scripted = Tidb(cluster, pump_cluster.add_pump(pd_address=cluster.url))
+    scripted = Tidb(cluster, nodes.add_pump(pd_address=cluster.url))
     began_s = time.monotonic()
     never_locked = scripted.prewrite()
     assert scripted.streamed() == []
@@ -290,11 +285,9 @@ def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_sec
     cases="2",
 )
 @pytest.mark.thorough
-def test_no_time_decides_while_tikv_cannot_answer(
-    pump_cluster: PumpCluster, cluster: TidbCluster
-) -> None:
+def test_no_time_decides_while_tikv_cannot_answer(nodes: Nodes, cluster: TidbCluster) -> None:
     quick = {"resolver_timeout_s": 0.5, "txn_timeout_s": 0.5}
-    scripted = Tidb(cluster, pump_cluster.add_pump(pd_address=cluster.url, **quick))
+    scripted = Tidb(cluster, nodes.add_pump(pd_address=cluster.url, **quick))
     store = cluster.store_servers[1]
     store.stop()
     start_ts = scripted.prewrite()

@@ -21,7 +21,7 @@ from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.authority import Authority, Pair
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster, Replication
+from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.servers.node import NodeProcess
 from tests.kit.workloads.random_writer import RandomWriter, in_sqlite
 
@@ -81,8 +81,8 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
 
 
 @pytest.fixture
-def mutual(pump_cluster: PumpCluster, authority: Authority) -> PumpProcess:
-    pump: PumpProcess = pump_cluster.add_pump(**authority.issue("node").settings, **_NAMES)
+def mutual(nodes: Nodes, authority: Authority) -> PumpProcess:
+    pump: PumpProcess = nodes.add_pump(**authority.issue("node").settings, **_NAMES)
     return pump
 
 
@@ -182,10 +182,10 @@ def test_a_pump_that_cannot_prove_itself_is_not_trusted(
 
 @pytest.mark.thorough
 def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_stay_open(
-    pump_cluster: PumpCluster, authority: Authority
+    nodes: Nodes, authority: Authority
 ) -> None:
     pair = authority.issue("node")
-    pump = pump_cluster.add_pump(**pair.settings)
+    pump = nodes.add_pump(**pair.settings)
     client = Tls(ca=authority.file)
     assert shown(pump) == pair.cert.read_text()
     with open_channel(pump.addr, client, _LOCAL) as channel:
@@ -209,11 +209,11 @@ def shown(pump: NodeProcess) -> str:
 
 
 def test_a_pump_does_not_start_with_files_that_cannot_be_used(
-    pump_cluster: PumpCluster, authority: Authority
+    nodes: Nodes, authority: Authority
 ) -> None:
     pair = authority.issue("node")
     pair.key.unlink()
-    pump = pump_cluster.add_pump(waiting=False, addr="127.0.0.1:1", **pair.settings)
+    pump = nodes.add_pump(waiting=False, addr="127.0.0.1:1", **pair.settings)
     pump.wait_for("stopped: cannot read .*node.key: No such file.*check ssl-ca")
     with pytest.raises(NeedsOperator, match=r"cannot read .*node\.key"):
-        PumpClient.connect(pump_cluster.url, tls=Pair(pair.ca, pair.cert, pair.key).tls)
+        PumpClient.connect(nodes.url, tls=Pair(pair.ca, pair.cert, pair.key).tls)

@@ -27,7 +27,7 @@ from pumpclient import Options, PumpClient
 from tests.kit.fakes.scripted_pd import ScriptedPd
 from tests.kit.servers.authority import Authority, Pair
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.etcd
@@ -176,19 +176,19 @@ def test_another_endpoint_serves_over_tls_when_one_is_dead(
 
 @pytest.mark.thorough
 def test_timestamps_come_from_a_pd_that_wants_certificates(
-    pump_cluster: PumpCluster, outside: Authority
+    nodes: Nodes, outside: Authority
 ) -> None:
     pair = outside.issue("penstock")
     with ScriptedPd(outside.issue("pd")) as pd:
-        pump = pump_cluster.add_pump(pd_address=pd.url, **settings("pd", pair))
+        pump = nodes.add_pump(pd_address=pd.url, **settings("pd", pair))
         assert pump.status().details["leads_oracle"] == "False"
-        oracle = open_oracle(pump_cluster.etcd, pd.url, pd_tls=pair.tls)
+        oracle = open_oracle(nodes.etcd, pd.url, pd_tls=pair.tls)
         assert physical_ms(oracle.get_ts()) >= 1_700_000_000_000
         oracle.close()
         options = Options(pd_address=pd.url, pd_tls=pair.tls)
-        with PumpClient.connect(pump_cluster.url, options=options) as client:
+        with PumpClient.connect(nodes.url, options=options) as client:
             assert client.execute_ddl("CREATE DATABASE shop") != []
-        bare = open_oracle(pump_cluster.etcd, pd.url, pd_tls=Tls(ca=outside.file))
+        bare = open_oracle(nodes.etcd, pd.url, pd_tls=Tls(ca=outside.file))
         bare._timeout_s = 2  # type: ignore[attr-defined]
         with pytest.raises(NeedsOperator, match="there is none to show"):
             bare.get_ts()
@@ -220,12 +220,12 @@ def page(url: str, pair: Pair | None, ca: Path) -> tuple[int, str]:
 
 
 def test_pages_that_leave_the_machine_are_served_over_tls_with_certificates_read_again(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     node, guest = authority.issue("node"), authority.issue("guest")
     port = free_port()
-    pump = pump_cluster.add_pump(
+    pump = nodes.add_pump(
         status_addr=f"0.0.0.0:{port}", security_cert_allowed_cn="node", **node.settings
     )
     assert f"status pages at https://0.0.0.0:{port}/" in pump.log_text()
@@ -254,24 +254,24 @@ def served(port: int, pair: Pair) -> bytes:
         return connection.getpeercert(binary_form=True) or b""
 
 
-def test_pages_on_loopback_stay_plain(pump_cluster: PumpCluster, tmp_path: Path) -> None:
+def test_pages_on_loopback_stay_plain(nodes: Nodes, tmp_path: Path) -> None:
     node = Authority(tmp_path).issue("node")
-    pump = pump_cluster.add_pump(**node.settings)
+    pump = nodes.add_pump(**node.settings)
     assert "status pages at http://127.0.0.1:" in pump.log_text()
 
 
 @pytest.mark.thorough
 def test_a_console_asks_nodes_over_tls_and_is_shown_by_it_to_allowed_names_only(
-    pump_cluster: PumpCluster, tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     node, guest = authority.issue("node"), authority.issue("guest")
-    pump_cluster.add_pump(security_cert_allowed_cn="node", **node.settings)
+    nodes.add_pump(security_cert_allowed_cn="node", **node.settings)
     port = free_port()
     console = ServerProcess(
         [
             *python_module("ctl", "console", "--addr", f"0.0.0.0:{port}"),
-            *("--etcd-urls", pump_cluster.url, "--cert-allowed-cn", "node", *node.flags),
+            *("--etcd-urls", nodes.url, "--cert-allowed-cn", "node", *node.flags),
         ],
         log=tmp_path / "console.log",
     ).start()

@@ -21,7 +21,7 @@ from penstock_local.process import free_port
 from pumpclient import PumpClient, Tls
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_replication import PumpCluster
+from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 
 
@@ -31,18 +31,18 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def mutual(pump_cluster: PumpCluster, authority: Authority) -> Any:
+def mutual(nodes: Nodes, authority: Authority) -> Any:
     """A Pump that asks for certificates of its own CA."""
     node = authority.issue("node")
-    return pump_cluster.add_pump(**node.settings, security_cert_allowed_cn="node,writer", gc="1h")
+    return nodes.add_pump(**node.settings, security_cert_allowed_cn="node,writer", gc="1h")
 
 
 def test_a_certificate_of_another_ca_is_refused_before_a_node_starts(
-    pump_cluster: PumpCluster, authority: Authority, tmp_path: Path
+    nodes: Nodes, authority: Authority, tmp_path: Path
 ) -> None:
     foreign = Authority(tmp_path, "other").issue("node", file="foreign")
     settings = {**foreign.settings, "security_ssl_ca": str(authority.file)}
-    pump = pump_cluster.add_pump(waiting=False, **settings)
+    pump = nodes.add_pump(waiting=False, **settings)
     assert pump.wait(30) == 2
     errors = [line for line in pump.log_text().splitlines() if " ERROR " in line]
     assert len(errors) == 1

@@ -18,7 +18,7 @@ from tests.kit.servers.pump_session import PumpSession
 from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, in_sqlite
 
 
-class PumpCluster:
+class Nodes:
     """An empty etcd and its Pumps; what was started is stopped with the test."""
 
     def __init__(
@@ -53,7 +53,7 @@ class PumpCluster:
         self._opened.close()
 
 
-class Replication(PumpCluster):
+class Replication(Nodes):
     """Starts nothing by itself.
 
     The downstream is the SQLite file at `path`, unless a server is given to `start`.
@@ -98,16 +98,16 @@ class Replication(PumpCluster):
 
 
 @pytest.fixture
-def pump_cluster(
+def nodes(
     etcd: EtcdClient, etcd_server: EtcdServer, pump_factory: Callable[..., PumpProcess]
-) -> Iterator[PumpCluster]:
-    with closing(PumpCluster(etcd, etcd_server.url, pump_factory)) as made:
+) -> Iterator[Nodes]:
+    with closing(Nodes(etcd, etcd_server.url, pump_factory)) as made:
         yield made
 
 
 @pytest.fixture
-def pump(pump_cluster: PumpCluster) -> PumpProcess:
-    return pump_cluster.add_pump()
+def pump(nodes: Nodes) -> PumpProcess:
+    return nodes.add_pump()
 
 
 @pytest.fixture
