@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.sinks.checkpoint import Checkpoint
@@ -39,9 +39,10 @@ from tests.kit.workloads.changes import (
     Upstream,
     batch_of,
     catalog_of,
+    examples,
     histories,
     padded,
-    play,
+    played,
     table_of,
 )
 
@@ -114,19 +115,13 @@ def test_batches_merged_leave_what_serial_apply_leaves(
     with closing(server.connect()) as connection:
         plain(connection)
 
-        @settings(
-            max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )  # fmt: skip
+        @examples(15)
         @given(batches=histories(case, 25))
         def check(batches: Any) -> None:
             connection.query("DELETE FROM merged.t")
             connection.query("DELETE FROM serial.t")
             upstream = Upstream(table)
-            for steps in batches:
-                changes = play(case, upstream, steps)
-                if not changes:
-                    continue
+            for changes in played(case, upstream, batches):
                 connection.begin()
                 for statement in merged(table, changes, rowwise_max):
                     connection.query(statement)

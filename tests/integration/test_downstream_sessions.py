@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
@@ -27,7 +27,7 @@ from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.sliced import sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
-from tests.kit.workloads.changes import Upstream, batch_of, catalog_of, table_of
+from tests.kit.workloads.changes import Upstream, batch_of, catalog_of, examples, table_of
 
 START = Checkpoint(7, 0)
 
@@ -203,8 +203,7 @@ def test_a_timestamp_is_the_same_moment_whatever_the_zones_of_server_and_process
         sinks[zone] = open_table_sink(zoned.url, cluster_id=len(sinks) + 1)
         sinks[zone].load_checkpoint()  # Connects while this is the server's zone.
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-              database=None)  # fmt: skip
+    @examples(40)
     @given(
         moments=st.lists(st.one_of(_NEAR, _ANY), min_size=1, max_size=10),
         zone=st.sampled_from(sorted(sinks)),

@@ -4,14 +4,14 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sinks.mysql.session import SQL_MODE
 from drainer.task.sql.literals import MYSQL
 from tests.kit.fakes.sliced import sliced, sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
+from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, examples, histories, played
 
 
 @pytest.mark.main_case("integer key and unique values")
@@ -30,19 +30,13 @@ def test_slices_leave_what_the_whole_transaction_leaves(mariadb: MariadbServer, 
             cursor.execute(f"SELECT * FROM {schema}.t")
             return sorted(cursor.fetchall(), key=repr)
 
-        @settings(
-            max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )  # fmt: skip
+        @examples(8)
         @given(drawn=histories(case, 30), bytes_max=st.sampled_from([1, 150, 400]))
         def check(drawn: Any, bytes_max: int) -> None:
             for schema in ("s", "whole"):
                 connection.query(f"DELETE FROM {schema}.t")
             upstream = Upstream(table)
-            for steps in drawn:
-                changes = play(case, upstream, steps)
-                if not changes:
-                    continue
+            for changes in played(case, upstream, drawn):
                 connection.begin()
                 for statement in sliced(table, changes, bytes_max, MYSQL):
                     connection.query(statement)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.apply.strategies import arranged
@@ -28,7 +28,7 @@ from tests.integration.test_apply_mariadb import content, create, plain, serial
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import scraped
-from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play
+from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, examples, histories, played
 from tests.kit.workloads.random_writer import in_mariadb
 from tests.unit.drainer.test_parallel import SMALL
 from tests.unit.drainer.test_statements import Changes
@@ -87,10 +87,7 @@ def test_partitions_end_where_serial_apply_ends_whenever_a_run_ends(
     with closing(mariadb.connect()) as connection:
         plain(connection)
 
-        @settings(
-            max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )  # fmt: skip
+        @examples(4)
         @given(
             batches=histories(case, 25), connections=st.sampled_from([2, 4]),
             deaths=st.lists(st.integers(0, 9), max_size=2),
@@ -99,10 +96,7 @@ def test_partitions_end_where_serial_apply_ends_whenever_a_run_ends(
             for schema in ("parallel", "serial"):
                 connection.query(f"DELETE FROM {schema}.t")
             upstream = Upstream(table)
-            for steps in batches:
-                changes = play(case, upstream, steps)
-                if not changes:
-                    continue
+            for changes in played(case, upstream, batches):
                 work, point = partitions(table, changes, connections), Checkpoint(next(clock), 1)
                 for death in deaths:
                     revive = dies(monkeypatch, death % (work.count + 1))

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drainer.sinks.checkpoint import Checkpoint
@@ -19,7 +19,7 @@ from tests.integration.test_apply_mariadb import content, create, merged, plain,
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import scraped
-from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play
+from tests.kit.workloads.changes import CASES, Case, Upstream, examples, histories, played
 from tests.kit.workloads.random_writer import in_mariadb
 from tests.unit.drainer.test_statements import Changes, split
 
@@ -77,10 +77,7 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
         plain(connection)
         sink.load_checkpoint()
 
-        @settings(
-            max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )  # fmt: skip
+        @examples(5)
         @given(
             batches=histories(case, 25),
             queues=st.sampled_from([0, 2, 4]),
@@ -92,10 +89,7 @@ def test_statements_on_many_connections_merged_and_serial_apply_end_alike(
                 connection.query(f"DELETE FROM {schema}.t")
             upstream = Upstream(table)
             way = {"queues": queues, "batch": 2, "safe": safe}
-            for steps in batches:
-                changes = play(case, upstream, steps)
-                if not changes:
-                    continue
+            for changes in played(case, upstream, batches):
                 crash(sink, made(table, changes, way), deaths)
                 died = any(deaths)
                 apply(sink, made(table, changes, {**way, "safe": safe or died}))

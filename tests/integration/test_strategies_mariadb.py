@@ -10,7 +10,7 @@ from typing import Any
 
 import pymysql
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.datum.rows.row_codec import RowCodec
@@ -20,7 +20,16 @@ from penstock.filters.settings import ExtractSchema, ExtractSource, ExtractTable
 from penstock.wire.binlog import MutationType
 from tests.kit.fakes.strategies import STRATEGIES, RowChange, Strategies
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.workloads.changes import CASES, Case, Upstream, histories, padded, play, table_of
+from tests.kit.workloads.changes import (
+    CASES,
+    Case,
+    Upstream,
+    examples,
+    histories,
+    padded,
+    play,
+    table_of,
+)
 
 pytestmark = pytest.mark.mariadb
 INSERT, UPDATE, DELETE = MutationType
@@ -84,10 +93,7 @@ def test_rows_that_name_their_source_keep_apart_in_every_strategy(
     with closing(Strategies(mariadb)) as ways, closing(mariadb.connect()) as reader:
         reader.query("SET time_zone = '+00:00'")
 
-        @settings(
-            max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )  # fmt: skip
+        @examples(4)
         @given(batches=st.tuples(*[histories(case, 12)] * len(PLACES)), safe=st.booleans())
         def check(batches: Any, safe: bool) -> None:
             for way in STRATEGIES:
@@ -203,7 +209,7 @@ _SEED: list[Doing] = [(0, i, i, 0) for i in range(4)] + [(1, i, i, 0) for i in r
 _SEED += [(2, i, i, 0) for i in range(3)] + [(3, i, i, 0) for i in range(3)]
 
 
-def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
+def hold_foreign_keys(mariadb: MariadbServer, count: int) -> None:
     for schema in ("upstream", *STRATEGIES):
         mariadb.query(f"CREATE DATABASE {schema}")
         with closing(mariadb.connect(database=schema)) as connection:
@@ -211,10 +217,7 @@ def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
                 connection.query(sql)
     with closing(Strategies(mariadb)) as ways, closing(mariadb.connect()) as connection:
 
-        @settings(
-            max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )  # fmt: skip
+        @examples(count)
         @given(batches=_histories, safe=st.booleans())
         def check(batches: list[list[list[Doing]]], safe: bool) -> None:
             for schema in ("upstream", *STRATEGIES):
@@ -239,12 +242,12 @@ def hold_foreign_keys(mariadb: MariadbServer, examples: int) -> None:
 def test_what_foreign_keys_cascade_upstream_arrives_once_in_every_strategy(
     mariadb: MariadbServer,
 ) -> None:
-    hold_foreign_keys(mariadb, examples=8)
+    hold_foreign_keys(mariadb, count=8)
 
 
 @pytest.mark.slow
 def test_long_searches_find_no_foreign_key_that_a_strategy_breaks(mariadb: MariadbServer) -> None:
-    hold_foreign_keys(mariadb, examples=150)
+    hold_foreign_keys(mariadb, count=150)
 
 
 def test_a_parent_s_delete_takes_no_child_along_that_the_stream_does_not_name(

@@ -7,13 +7,14 @@ that hypothesis can shrink it.
 
 import itertools
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from drainer.task.work_unit import Batch, TableRows
@@ -224,6 +225,19 @@ def play(case: Case, upstream: Upstream, steps: Sequence[Step]) -> list[tuple[Mu
         else:
             upstream.delete(at)
     return upstream.changes[start:]
+
+
+def played(
+    case: Case, upstream: Upstream, history: Sequence[Sequence[Step]]
+) -> Iterator[list[tuple[MutationType, bytes]]]:
+    """Yield the changes that the upstream let happen, batch by batch; none that is empty."""
+    return filter(None, (play(case, upstream, steps) for steps in history))
+
+
+def examples(count: int) -> settings:
+    """Return the settings for so many histories on a server."""
+    slow = [HealthCheck.too_slow]
+    return settings(max_examples=count, deadline=None, suppress_health_check=slow, database=None)
 
 
 def batch_of(

@@ -42,6 +42,7 @@ from tests.kit.workloads.changes import (
     histories,
     padded,
     play,
+    played,
     table_of,
 )
 
@@ -76,11 +77,9 @@ def test_slices_leave_what_the_whole_transaction_leaves(case: Case, data: st.Dat
     upstream = Upstream(table)
     bytes_max = data.draw(st.sampled_from([1, 100, 150, 300, 1000]))
     with closing(database(table)) as connection, closing(database(table)) as whole:
-        for steps in data.draw(histories(case, 40)):
-            changes = play(case, upstream, steps)
-            if changes:
-                run_all(connection, sliced(table, changes, bytes_max))
-                run_all(whole, sql_of(batch_of(table, changes, schema="s")))
+        for changes in played(case, upstream, data.draw(histories(case, 40))):
+            run_all(connection, sliced(table, changes, bytes_max))
+            run_all(whole, sql_of(batch_of(table, changes, schema="s")))
             assert content(connection) == content(whole) == expected(table, upstream)
 
 

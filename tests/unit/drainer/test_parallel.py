@@ -25,7 +25,16 @@ from drainer.task.sql.rows import apply_key, can_meet_others
 from drainer.task.work_unit import BOUNDS, Bounds, Statements
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
-from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, histories, play, table_of
+from tests.kit.workloads.changes import (
+    CASES,
+    Case,
+    Upstream,
+    batch_of,
+    histories,
+    play,
+    played,
+    table_of,
+)
 from tests.unit.drainer.test_statements import (
     Changes,
     Way,
@@ -83,10 +92,7 @@ def test_partitions_in_any_order_end_where_upstream_is(case: Case, data: st.Data
     upstream = Upstream(case.table)
     connections = data.draw(st.sampled_from([1, 2, 5]))
     with closing(database(case.table)) as connection:
-        for steps in data.draw(histories(case, 25)):
-            changes = play(case, upstream, steps)
-            if not changes:
-                continue
+        for changes in played(case, upstream, data.draw(histories(case, 25))):
             work = partitions(case.table, changes, connections)
             assert partitions(case.table, changes, connections).content == work.content
             order = in_some_order(work, data.draw(SEEDS))
