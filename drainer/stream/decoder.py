@@ -40,8 +40,7 @@ from drainer.task.row_changes import (
     read_changes,
 )
 from penstock.codes import Code
-from penstock.datum.rows.reader import stored_columns
-from penstock.datum.rows.row_codec import RowCodec
+from penstock.datum.rows.row_codec import RowCodec, stored_columns
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
 from penstock.ts import physical_ms

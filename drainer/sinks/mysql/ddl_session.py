@@ -48,9 +48,8 @@ from penstock.ddl.rewrite.explicit import defined_columns, explicit_timestamps
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import AlterTable, ColumnDef, ValueKind
 from penstock.errors import NeedsOperator
-from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext
+from penstock.schema.ddl_context import CUTS, ROUNDS, SHOWN_SQL, DdlContext, shows
 from penstock.schema.model import MysqlType
-from penstock.schema.time_zones import SHOWN_SQL, shows
 
 if TYPE_CHECKING:
     from drainer.settings.targets import MysqlTarget

@@ -14,16 +14,20 @@ apply without a session.
 
 MySQL and TiDB round a fraction of a second that does not fit into a type, MariaDB cuts it off; each
 has a mode for the other behaviour. Here only `ROUNDS` decides, for every server.
+
+A server reports its SYSTEM zone by an abbreviation such as CET, which does not define rules.
+Therefore it is asked for the local time at points two weeks apart, from 1970 to the end of
+TIMESTAMP (`SHOWN_SQL`). Zones that agree at all of these points are one zone here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -137,3 +141,35 @@ def offset_text(seconds: int) -> str:
 def modes_of(bits: int) -> frozenset[str]:
     """Return the modes in a numeric sql_mode that have the same number on all servers."""
     return frozenset(name for bit, name in enumerate(_MODES) if bits >> bit & 1)
+
+
+_MOMENTS_S = range(86_400, 2_147_400_000, 14 * 86_400)
+
+SHOWN_SQL = "SELECT " + ", ".join(f"FROM_UNIXTIME({moment})" for moment in _MOMENTS_S)
+"""Queries the local times of a session's zone; the row is for the functions below."""
+
+
+def zone_shown(row: Sequence[datetime], likely: str = "") -> str | None:
+    """Return the zone of a row of `SHOWN_SQL`: an offset or a name, None if no known zone matches.
+
+    `likely` is tried first.
+    """
+    offsets = {
+        round((at.replace(tzinfo=UTC) - _EPOCH).total_seconds()) - moment
+        for at, moment in zip(row, _MOMENTS_S, strict=True)
+    }
+    if len(offsets) == 1:
+        return offset_text(offsets.pop())
+    names = sorted(available_timezones(), key=lambda name: (name != likely, "/" not in name, name))
+    return next((name for name in names if shows(row, name)), None)
+
+
+def shows(row: Sequence[datetime], name: str) -> bool:
+    zone = zone_named(name)
+    if zone is None:
+        return False
+    moments = (_EPOCH + timedelta(seconds=moment) for moment in _MOMENTS_S)
+    return all(
+        at == moment.astimezone(zone).replace(tzinfo=None)
+        for at, moment in zip(row, moments, strict=True)
+    )

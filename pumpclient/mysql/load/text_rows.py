@@ -35,14 +35,14 @@ from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.json_sql import literal_of_text
 from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES, integer_range
-from penstock.datum.rows.reader import (
+from penstock.datum.rows.row_codec import (
     EMPTY_ROW,
+    RowCodec,
     Stored,
     handle_parts,
     handle_position,
     stored_columns,
 )
-from penstock.datum.rows.row_codec import RowCodec
 from penstock.datum.times import Held
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import Malformed, NeedsOperator

@@ -24,7 +24,7 @@ from typing import Any
 from penstock.codes import Code
 from penstock.datum.rows.defaults import missing_datum
 from penstock.datum.rows.fields import STRING_TYPES
-from penstock.datum.rows.reader import Stored, stored_columns
+from penstock.datum.rows.row_codec import Stored, stored_columns
 from penstock.ddl.parse.versioning import IMPLICIT
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo

@@ -30,8 +30,7 @@ from typing import TypeVar
 from penstock.codes import Code
 from penstock.datum import values
 from penstock.datum.rows.fields import TIME_TYPES
-from penstock.datum.rows.reader import EMPTY_ROW, ROW_ID, handle_parts, handle_position
-from penstock.datum.rows.row_codec import RowCodec
+from penstock.datum.rows.row_codec import EMPTY_ROW, ROW_ID, RowCodec, handle_parts, handle_position
 from penstock.datum.times import Held
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from penstock.schema.time_zones import SHOWN_SQL, shows, zone_shown
+from penstock.schema.ddl_context import SHOWN_SQL, shows, zone_shown
 
 MOMENTS = [int(text) for text in re.findall(r"\((\d+)\)", SHOWN_SQL)]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

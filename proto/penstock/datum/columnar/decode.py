@@ -29,20 +29,21 @@ import pyarrow.compute as pc
 
 from penstock.codes import Code
 from penstock.datum import values
-from penstock.datum.columnar.reads import Ints, Mask, RowBytes
 from penstock.datum.columnar.render import arrow_type, handle_flag, render, row_flag
 from penstock.datum.columnar.walk import (
     HEADER_BYTES_MAX,
     MISSING,
     NULL,
     Cells,
+    Ints,
+    Mask,
+    RowBytes,
     Step,
     Walk,
     same_columns,
 )
 from penstock.datum.jsonb import TypedJson
-from penstock.datum.rows.fields import Decode, Field
-from penstock.datum.rows.reader import (
+from penstock.datum.rows.row_codec import (
     ROW_ID,
     Row,
     RowReader,
@@ -98,12 +99,8 @@ def plan_of(table: TableInfo) -> Plan:
     if handle_position(table) is None and not parts:
         steps[ROW_ID] = Step(values.int_datum(ROW_ID), UNKNOWN, 0)
     by_position = {s.position: s for s in stored}
-    reader = RowReader(table, _store)
+    reader = RowReader(table, lambda field: field.store)
     return Plan(table, reader, by_position, steps, handle_position(table), parts)
-
-
-def _store(field: Field) -> Decode:
-    return field.store
 
 
 ORDERS_MAX = 4
@@ -312,10 +309,9 @@ class _Batch:
                 arrays.append(pa.nulls(self._count, arrow_type(column)))
                 continue
             cells.state[self._odd] = NULL
-            rendered = render(column, cells, self._data, marks_json=self._marks_json)
-            array = rendered.array
-            if rendered.bad is not None:
-                self._odd |= rendered.bad
+            array, bad = render(column, cells, self._data, marks_json=self._marks_json)
+            if bad is not None:
+                self._odd |= bad
             arrays.append(self._fill_missing(array, position, cells))
         return arrays
 

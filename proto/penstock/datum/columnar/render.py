@@ -8,7 +8,6 @@ Numbers are written as decimal digits into a matrix of ASCII, one row of the mat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.datum import decimals, jsonb, times, values
-from penstock.datum.columnar.reads import Bytes, Ints, Mask, RowBytes, Words
-from penstock.datum.columnar.walk import VALUE, Cells
+from penstock.datum.columnar.walk import VALUE, Bytes, Cells, Ints, Mask, RowBytes, Words
 from penstock.datum.jsonb import TypedJson
 from penstock.datum.rows import fields
 from penstock.errors import Malformed
@@ -151,15 +149,10 @@ def decimal_matrix(
         column += digits
     if scale:
         matrix[:, 1 + whole] = _DOT
-    return matrix, _signed(matrix, _first_digit(matrix, whole), negative & not_zero), bad
-
-
-def _first_digit(matrix: Matrix, whole: int) -> Ints:
     # The last integer digit always counts, so the search needs no special case for zero.
     counts = matrix[:, 1 : 1 + whole] != _ZERO
     counts[:, -1] = True
-    first: Ints = counts.argmax(axis=1)
-    return first + 1
+    return matrix, _signed(matrix, counts.argmax(axis=1) + 1, negative & not_zero), bad
 
 
 _UNSIGNED_TYPES = frozenset({MysqlType.BIT, MysqlType.ENUM, MysqlType.SET})
@@ -167,12 +160,8 @@ _OFFSET_MAX = (1 << 31) - 1
 """Longer texts take Arrow's large types."""
 
 
-@dataclass(slots=True)
-class Rendered:
-    """An array, NULL wherever no value exists, and the rows with an invalid value."""
-
-    array: pa.Array
-    bad: Mask | None
+Rendered = tuple[pa.Array, Mask | None]
+"""An array, NULL wherever no value exists, and the rows with an invalid value."""
 
 
 def is_unsigned(column: ColumnInfo) -> bool:
@@ -237,7 +226,7 @@ def _validity(valid: Mask) -> pa.Buffer | None:
 
 def _numbers(tp: pa.DataType, numbers: Any, valid: Mask, bad: Mask | None) -> Rendered:
     buffers = [_validity(valid), pa.py_buffer(numbers)]
-    return Rendered(pa.Array.from_buffers(tp, len(valid), buffers), bad)
+    return pa.Array.from_buffers(tp, len(valid), buffers), bad
 
 
 def _render_ints(column: ColumnInfo, cells: Cells) -> Rendered:
@@ -270,14 +259,14 @@ def _render_times(column: ColumnInfo, cells: Cells) -> Rendered:
     count, width = matrix.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     buffers = [_validity(valid), pa.py_buffer(offsets), pa.py_buffer(matrix)]
-    return Rendered(pa.Array.from_buffers(pa.string(), count, buffers), bad & valid)
+    return pa.Array.from_buffers(pa.string(), count, buffers), bad & valid
 
 
 def _render_durations(column: ColumnInfo, cells: Cells) -> Rendered:
     valid = cells.state == VALUE
     nanos = np.where(valid, cells.raw, np.uint64(0)).view(np.int64)
     matrix, start, bad = duration_matrix(nanos, fields.fraction_digits(column))
-    return Rendered(_matrix_texts(matrix, start, valid, valid), bad & valid)
+    return _matrix_texts(matrix, start, valid, valid), bad & valid
 
 
 def _matrix_texts(matrix: Matrix, start: Ints, rows: Mask, valid: Mask) -> pa.Array:
@@ -298,7 +287,7 @@ def _render_decimals(column: ColumnInfo, cells: Cells, data: RowBytes) -> Render
     if not valid.all():
         at = at[valid]
     if not at.size:
-        return Rendered(pa.nulls(len(valid), pa.string()), None)
+        return pa.nulls(len(valid), pa.string()), None
     sizes = data.bytes[at].astype(np.int64) << 8 | data.bytes[at + 1]
     usual = int(sizes[0])
     bad: Mask = np.zeros(len(valid), np.bool_)
@@ -308,25 +297,25 @@ def _render_decimals(column: ColumnInfo, cells: Cells, data: RowBytes) -> Render
         at = at[sizes == usual]
     rows = valid & ~bad
     if usual & 0xFF > scale:
-        return Rendered(pa.nulls(len(valid), pa.string()), valid)
+        return pa.nulls(len(valid), pa.string()), valid
     matrix, start, wrong = decimal_matrix(data, at + 2, divmod(usual, 256), scale)
     bad[rows] = wrong
-    return Rendered(_matrix_texts(matrix, start, rows, rows), bad)
+    return _matrix_texts(matrix, start, rows, rows), bad
 
 
 def _render_strings(column: ColumnInfo, cells: Cells, data: RowBytes) -> Rendered:
     array = _value_slices(cells, data, cells.state == VALUE)
     if column.is_binary:
-        return Rendered(array, None)
+        return array, None
     large = array.type == pa.large_binary()
     text = pa.large_string() if large else pa.string()
     try:
-        return Rendered(array.cast(text), None)
+        return array.cast(text), None
     except pa.ArrowInvalid:
         # Arrow does not report which text is not UTF-8, so they are tried one by one.
         bad = np.fromiter((not _is_text(raw.as_py()) for raw in array), np.bool_, len(array))
         array = _value_slices(cells, data, (cells.state == VALUE) & ~bad)
-        return Rendered(array.cast(text), bad)
+        return array.cast(text), bad
 
 
 def _is_text(raw: bytes | None) -> bool:
@@ -375,4 +364,4 @@ def _render_json(cells: Cells, data: RowBytes, marks_json: bool) -> Rendered:
             bad[row] = True
             continue
         texts[row] = text.marked if marks_json and isinstance(text, TypedJson) else text
-    return Rendered(pa.array(texts, pa.string()), bad)
+    return pa.array(texts, pa.string()), bad

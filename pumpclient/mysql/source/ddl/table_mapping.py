@@ -20,7 +20,7 @@ from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.rules import RowPolicy
-from penstock.schema.time_zones import SHOWN_SQL, zone_shown
+from penstock.schema.ddl_context import SHOWN_SQL, zone_shown
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
