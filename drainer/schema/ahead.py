@@ -25,8 +25,13 @@ from typing import Any
 from drainer.schema.tracker import SchemaTracker
 from penstock.datum.rows.defaults import missing_datum
 from penstock.datum.rows.fields import compile_field
-from penstock.datum.rows.reader import RowReader, handle_parts, handle_position, stored_columns
-from penstock.datum.rows.row_codec import RowCodec
+from penstock.datum.rows.row_codec import (
+    RowCodec,
+    RowReader,
+    handle_parts,
+    handle_position,
+    stored_columns,
+)
 from penstock.datum.values import int_datum
 from penstock.errors import Malformed
 from penstock.schema.model import PUBLIC, DdlJob, TableInfo

@@ -33,62 +33,33 @@ from penstock.ddl.syntax.statements import CharsetClause, Value, ValueKind
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import DdlContext
 
-_SETS: dict[str, tuple[int, str]] = {
-    "utf8mb4": (4, "utf8mb4_general_ci"),
-    "utf8": (3, "utf8_general_ci"),
-    "utf8mb3": (3, "utf8mb3_general_ci"),
-    "latin1": (1, "latin1_swedish_ci"),
-    "ascii": (1, "ascii_general_ci"),
-    "binary": (1, "binary"),
-    "gbk": (2, "gbk_chinese_ci"),
-    "gb18030": (4, "gb18030_chinese_ci"),
-    "gb2312": (2, "gb2312_chinese_ci"),
-    "big5": (2, "big5_chinese_ci"),
-    "ucs2": (2, "ucs2_general_ci"),
-    "utf16": (4, "utf16_general_ci"),
-    "utf16le": (4, "utf16le_general_ci"),
-    "utf32": (4, "utf32_general_ci"),
-    "sjis": (2, "sjis_japanese_ci"),
-    "cp932": (2, "cp932_japanese_ci"),
-    "ujis": (3, "ujis_japanese_ci"),
-    "eucjpms": (3, "eucjpms_japanese_ci"),
-    "euckr": (2, "euckr_korean_ci"),
-    "latin2": (1, "latin2_general_ci"),
-    "latin5": (1, "latin5_turkish_ci"),
-    "latin7": (1, "latin7_general_ci"),
-    "greek": (1, "greek_general_ci"),
-    "hebrew": (1, "hebrew_general_ci"),
-    "koi8r": (1, "koi8r_general_ci"),
-    "koi8u": (1, "koi8u_general_ci"),
-    "tis620": (1, "tis620_thai_ci"),
-    "cp850": (1, "cp850_general_ci"),
-    "cp852": (1, "cp852_general_ci"),
-    "cp866": (1, "cp866_general_ci"),
-    "cp1250": (1, "cp1250_general_ci"),
-    "cp1251": (1, "cp1251_general_ci"),
-    "cp1256": (1, "cp1256_general_ci"),
-    "cp1257": (1, "cp1257_general_ci"),
-    "macroman": (1, "macroman_general_ci"),
-    "macce": (1, "macce_general_ci"),
-    "armscii8": (1, "armscii8_general_ci"),
-    "geostd8": (1, "geostd8_general_ci"),
-    "dec8": (1, "dec8_swedish_ci"),
-    "hp8": (1, "hp8_english_ci"),
-    "keybcs2": (1, "keybcs2_general_ci"),
-    "swe7": (1, "swe7_swedish_ci"),
+_BY_WIDTH = {
+    1: "latin1 ascii binary latin2 latin5 latin7 greek hebrew koi8r koi8u tis620 cp850 cp852 cp866"
+    " cp1250 cp1251 cp1256 cp1257 macroman macce armscii8 geostd8 dec8 hp8 keybcs2 swe7",
+    2: "gbk gb2312 big5 ucs2 sjis cp932 euckr",
+    3: "utf8 utf8mb3 ujis eucjpms",
+    4: "utf8mb4 gb18030 utf16 utf16le utf32",
 }
-"""Each with its maximum bytes for a character and the built-in default collation of servers."""
+"""Character sets by their maximum bytes for a character."""
+_WIDTHS = {charset: width for width, names in _BY_WIDTH.items() for charset in names.split()}
+_BUILT_IN = {
+    **dict.fromkeys(("latin1", "dec8", "swe7"), "swedish"),
+    **dict.fromkeys(("gbk", "gb18030", "gb2312", "big5"), "chinese"),
+    **dict.fromkeys(("sjis", "cp932", "ujis", "eucjpms"), "japanese"),
+    **{"euckr": "korean", "latin5": "turkish", "tis620": "thai", "hp8": "english"},
+}
+"""The language of the servers' built-in default collation, where that is not `general`."""
 _BINARY = frozenset({"utf8mb4", "utf8", "utf8mb3", "latin1", "ascii"})
 _SAME = {"utf8": "utf8mb3", "utf8mb3": "utf8"}
 
 
 def char_bytes_max(charset: str) -> int:
-    return _SETS[charset][0]
+    return _WIDTHS[charset]
 
 
 def known(charset: str) -> str:
     """Return the character set; raise `NeedsOperator` for an unknown name."""
-    if charset not in _SETS:
+    if charset not in _WIDTHS:
         raise NeedsOperator(
             f"character set {charset!r} is unknown", "name a character set of MySQL", Code.CHARSET
         )
@@ -100,7 +71,8 @@ def built_in(charset: str) -> str:
 
     For utf8mb4 it is that of MariaDB and of MySQL before 8.0.
     """
-    return _SETS[known(charset)][1]
+    language = _BUILT_IN.get(known(charset), "general")
+    return charset if charset == "binary" else f"{charset}_{language}_ci"
 
 
 def our_own(charset: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from penstock.datum import jsonb
-from penstock.datum.rows import fields, reader
+from penstock.datum.rows import fields, row_codec
 from penstock.schema.model import (
     ColumnFlag,
     ColumnInfo,
@@ -244,7 +244,7 @@ def cut_all(data: bytes) -> list[bytes]:
     """Return the datums of which `data` consists."""
     at, parts = 0, []
     while at < len(data):
-        end = reader.cut_one(data, at)
+        end = row_codec.cut_one(data, at)
         parts.append(data[at:end])
         at = end
     return parts

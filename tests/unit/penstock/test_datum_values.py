@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.datum import values
-from penstock.datum.rows import fields, reader
+from penstock.datum.rows import fields, row_codec
 from penstock.errors import Malformed
 from penstock.wire import protowire
 from tests.unit.penstock.datum_tables import UNHURRIED, cut_all
@@ -153,21 +153,21 @@ def test_padding_that_is_not_zero_is_malformed() -> None:
 )
 def test_cutting_one_datum_finds_its_end_whatever_its_flag(datum: str) -> None:
     raw = bytes.fromhex(datum)
-    assert reader.cut_one(b"?" + raw + b"\xff\xff", 1) == 1 + len(raw)
+    assert row_codec.cut_one(b"?" + raw + b"\xff\xff", 1) == 1 + len(raw)
     assert cut_all(raw * 3) == [raw] * 3
     for end in range(len(raw)):
         with pytest.raises(Malformed):
-            reader.cut_one(raw[:end], 0)
+            row_codec.cut_one(raw[:end], 0)
 
 
 @UNHURRIED
 @given(st.binary(max_size=64))
 def test_cutting_random_bytes_ends_or_is_malformed(raw: bytes) -> None:
     with suppress(Malformed):
-        assert 0 < reader.cut_one(raw, 0) <= len(raw)
+        assert 0 < row_codec.cut_one(raw, 0) <= len(raw)
 
 
 @pytest.mark.parametrize("raw", ["02feffffffffffffffff01", "02ffffffffffffffffff01", "0201"])
 def test_a_length_that_no_bytes_back_is_malformed_and_allocates_nothing(raw: str) -> None:
     with pytest.raises(Malformed):
-        reader.cut_one(bytes.fromhex(raw), 0)
+        row_codec.cut_one(bytes.fromhex(raw), 0)

@@ -26,25 +26,29 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal, InvalidOperation
 from ipaddress import IPv4Address, IPv6Address
 from uuid import UUID
 
 from penstock.codes import Code
+from penstock.datum import times
+from penstock.datum.rows.fields import INTEGER_BITS, integer_range
 from penstock.ddl.charsets import charset_named, connection_charset, literal_in
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import Value, ValueKind
-from penstock.errors import NeedsOperator
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.ddl_context import ROUNDS, DdlContext
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType
 
 _DATE = r"(\d{4}|\d{2})[-/.:](\d{1,2})[-/.:](\d{1,2})"
 _CLOCK = r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?"
-_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def date_text(column: ColumnInfo, value: Value) -> str:
-    """Return a DATE, DATETIME or TIMESTAMP as MySQL prints it; ValueError if it is invalid."""
+    """Return a DATE, DATETIME or TIMESTAMP as MySQL prints it.
+
+    ValueError or `Malformed` if it is invalid.
+    """
     text = value.text.strip()
     if re.fullmatch(r"\d{8}|\d{6}", text):
         text = f"{text[:-4]}-{text[-4:-2]}-{text[-2:]}"
@@ -57,22 +61,13 @@ def date_text(column: ColumnInfo, value: Value) -> str:
     match = re.fullmatch(rf"{_DATE}(?:[ T]+{_CLOCK})?", text)
     if match is None or value.kind in (ValueKind.HEX, ValueKind.BITS):
         raise ValueError(text)
-    day = _day(match[1], int(match[2]), int(match[3]))
-    if column.tp is MysqlType.DATE:
-        return day
-    return f"{day} {_clock(column, match.groups()[3:], 23)}"
-
-
-def _day(year_text: str, month: int, day: int) -> str:
-    year = int(year_text)
-    if len(year_text) == 2:
+    year = int(match[1])
+    if len(match[1]) == 2:
         year += 2000 if year < 70 else 1900
-    if month > 12 or day > (_DAYS[month - 1] if month else 31):
-        raise ValueError(f"{year_text}-{month}-{day}")
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    if month == 2 and day == 29 and not leap:
-        raise ValueError(f"{year_text}-{month}-{day}")
-    return f"{year:04}-{month:02}-{day:02}"
+    text = times.date_text(times.checked((year, int(match[2]), int(match[3]), 0, 0, 0, 0)))
+    return (
+        text if column.tp is MysqlType.DATE else f"{text} {_clock(column, match.groups()[3:], 23)}"
+    )
 
 
 def _clock(column: ColumnInfo, groups: tuple[str | None, ...], hours_max: int) -> str:
@@ -109,19 +104,8 @@ _TEXTS = {
     MysqlType.JSON: "null",
     MysqlType.SET: "",
 }
-_NUMBERS = (
-    MysqlType.TINY,
-    MysqlType.SHORT,
-    MysqlType.INT24,
-    MysqlType.LONG,
-    MysqlType.LONGLONG,
-    MysqlType.FLOAT,
-    MysqlType.DOUBLE,
-    MysqlType.YEAR,
-    MysqlType.BIT,
-)
-
-
+_FLOATS = (MysqlType.FLOAT, MysqlType.DOUBLE)
+_NUMBERS = (*INTEGER_BITS, *_FLOATS, MysqlType.YEAR, MysqlType.BIT)
 NATIVE_ZEROS = {"UUID": "00000000-0000-0000-0000-000000000000", "INET4": "0.0.0.0", "INET6": "::"}
 """For MariaDB's types whose values are texts here."""
 
@@ -144,20 +128,6 @@ def zero_text(column: ColumnInfo) -> str:
 
 
 NOW = "CURRENT_TIMESTAMP"
-_BITS = {
-    MysqlType.TINY: 8,
-    MysqlType.SHORT: 16,
-    MysqlType.INT24: 24,
-    MysqlType.LONG: 32,
-    MysqlType.LONGLONG: 64,
-}
-_LARGE = (
-    MysqlType.TINY_BLOB,
-    MysqlType.BLOB,
-    MysqlType.MEDIUM_BLOB,
-    MysqlType.LONG_BLOB,
-    MysqlType.JSON,
-)
 _FINITE_MAX = 1e308
 
 
@@ -302,7 +272,7 @@ def literal_text(column: ColumnInfo, value: Value) -> str:
     reader = _native if column.native else _READERS.get(column.tp, _text)
     try:
         return reader(column, value)
-    except (ValueError, InvalidOperation, OverflowError):
+    except (ValueError, InvalidOperation, OverflowError, Malformed):
         raise _misfit(column, value.text) from None
 
 
@@ -328,10 +298,13 @@ def _number(value: Value) -> Decimal:
 
 
 def _integer(column: ColumnInfo, value: Value) -> str:
-    number = int(_number(value).quantize(Decimal(1), ROUND_HALF_UP))
-    bits = _BITS[column.tp]
-    low, high = (0, 1 << bits) if column.is_unsigned else (-(1 << bits - 1), 1 << bits - 1)
-    if not low <= number < high:
+    if column.tp is MysqlType.BIT and value.kind is ValueKind.TEXT:
+        number = int.from_bytes(value.text.encode(), "big")
+    else:
+        rounding = ROUND_DOWN if column.tp is MysqlType.BIT else ROUND_HALF_UP
+        number = int(_number(value).quantize(Decimal(1), rounding))
+    low, high = integer_range(column)
+    if not low <= number <= high:
         raise ValueError(value.text)
     return str(number)
 
@@ -343,17 +316,6 @@ def _year(column: ColumnInfo, value: Value) -> str:
     if number and not 1901 <= number <= 2155:
         raise ValueError(value.text)
     return str(number)
-
-
-def _bit(column: ColumnInfo, value: Value) -> str:
-    number = _bytes_number(value) if value.kind is ValueKind.TEXT else int(_number(value))
-    if not 0 <= number < 1 << column.flen:
-        raise ValueError(value.text)
-    return str(number)
-
-
-def _bytes_number(value: Value) -> int:
-    return int.from_bytes(value.text.encode(), "big")
 
 
 def _decimal(column: ColumnInfo, value: Value) -> str:
@@ -369,8 +331,7 @@ def _float(column: ColumnInfo, value: Value) -> str:
         raise ValueError(value.text)
     if column.decimal >= 0:
         number = round(number, column.decimal)
-    text = repr(number)
-    return text.removesuffix(".0")
+    return repr(number).removesuffix(".0")
 
 
 def _text(column: ColumnInfo, value: Value) -> str:
@@ -402,12 +363,6 @@ def _native(column: ColumnInfo, value: Value) -> str:
     return f"::{last}" if not any(head) and int(last) > _U16_MAX else address.compressed
 
 
-def _enum(column: ColumnInfo, value: Value) -> str:
-    if value.kind is ValueKind.NUMBER:
-        raise ValueError(value.text)
-    return _elem(column, _own_text(column, value))
-
-
 def _elem(column: ColumnInfo, text: str) -> str:
     wanted = text.rstrip(" ")
     exact = [e for e in column.elems if e == wanted]
@@ -418,10 +373,12 @@ def _elem(column: ColumnInfo, text: str) -> str:
     return found[0]
 
 
-def _set(column: ColumnInfo, value: Value) -> str:
+def _labels(column: ColumnInfo, value: Value) -> str:
     if value.kind is ValueKind.NUMBER:
         raise ValueError(value.text)
     text = _own_text(column, value)
+    if column.tp is MysqlType.ENUM:
+        return _elem(column, text)
     chosen = {_elem(column, part) for part in text.split(",")} if text else set()
     return ",".join(e for e in column.elems if e in chosen)
 
@@ -431,18 +388,12 @@ def _only_expressions(column: ColumnInfo, value: Value) -> str:
 
 
 _READERS: dict[MysqlType, Callable[[ColumnInfo, Value], str]] = {
-    **dict.fromkeys(_BITS, _integer),
+    **dict.fromkeys((*INTEGER_BITS, MysqlType.BIT), _integer),
     MysqlType.YEAR: _year,
-    MysqlType.BIT: _bit,
     MysqlType.NEWDECIMAL: _decimal,
-    MysqlType.FLOAT: _float,
-    MysqlType.DOUBLE: _float,
-    MysqlType.DATE: date_text,
-    MysqlType.DATETIME: date_text,
-    MysqlType.TIMESTAMP: date_text,
+    **dict.fromkeys(_FLOATS, _float),
+    **dict.fromkeys((MysqlType.DATE, *_MOMENTS), date_text),
     MysqlType.DURATION: duration_text,
-    MysqlType.ENUM: _enum,
-    MysqlType.SET: _set,
-    MysqlType.JSON: _only_expressions,
-    MysqlType.GEOMETRY: _only_expressions,
+    **dict.fromkeys((MysqlType.ENUM, MysqlType.SET), _labels),
+    **dict.fromkeys((MysqlType.JSON, MysqlType.GEOMETRY), _only_expressions),
 }

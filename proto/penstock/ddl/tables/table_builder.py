@@ -125,6 +125,11 @@ class TableBuilder:
             indexes.insert(0, primary)
         for index in indexes:
             parts = tuple(KeyPart(name=c.name, length=c.length) for c in index.columns)
+            whole = {
+                column.tp
+                for part in parts
+                if part.length == -1 and (column := builder.column(part.name)) is not None
+            }
             builder.keys.append(
                 KeyBuilder(
                     id=index.id,
@@ -132,23 +137,18 @@ class TableBuilder:
                     parts=parts,
                     unique=index.unique,
                     primary=index.primary,
-                    fulltext=not index.unique and builder._must_be_fulltext(parts),
-                    spatial=builder._must_be_spatial(parts),
+                    # Only a FULLTEXT index can look like this, which `IndexInfo` does not say,
+                    fulltext=not index.unique
+                    and (not LARGE_TYPES.isdisjoint(whole) or builder._is_too_long(parts)),
+                    # and only a SPATIAL one: other keys over a geometry have a prefix.
+                    spatial=MysqlType.GEOMETRY in whole,
                 )
             )
         return builder
 
-    def _must_be_fulltext(self, parts: Sequence[KeyPart]) -> bool:
-        """Return whether only a FULLTEXT index can look like this: `IndexInfo` does not say."""
+    def _is_too_long(self, parts: Sequence[KeyPart]) -> bool:
         columns = [(c, p.length) for p in parts if (c := self.column(p.name)) is not None]
-        return any(c.tp in LARGE_TYPES and length == -1 for c, length in columns) or (
-            sum(part_bytes(c, length) for c, length in columns) > KEY_BYTES_MAX
-        )
-
-    def _must_be_spatial(self, parts: Sequence[KeyPart]) -> bool:
-        """Return whether only a SPATIAL index can look like this: others have a prefix."""
-        columns = [(self.column(p.name), p.length) for p in parts]
-        return any(c is not None and c.tp is MysqlType.GEOMETRY and n == -1 for c, n in columns)
+        return sum(part_bytes(c, length) for c, length in columns) > KEY_BYTES_MAX
 
     def column(self, name: str) -> ColumnInfo | None:
         """Return the column of that name, ignoring case."""
@@ -228,15 +228,10 @@ class TableBuilder:
         return any(
             [p.name.lower() for p in key.parts[: len(wanted)]] == wanted
             and all(p.length == -1 for p in key.parts[: len(wanted)])
-            and not (key.fulltext or key.spatial or self._is_hashed(key))
+            and not (key.fulltext or key.spatial)
+            # Of a unique key that is too long for an index, MariaDB stores a hash.
+            and not (key.unique and self._is_too_long(key.parts))
             for key in self.keys
-        )
-
-    def _is_hashed(self, key: KeyBuilder) -> bool:
-        """Return whether a unique key is too long for an index: MariaDB then stores a hash."""
-        columns = [(c, p.length) for p in key.parts if (c := self.column(p.name)) is not None]
-        return key.unique and (
-            sum(part_bytes(column, length) for column, length in columns) > KEY_BYTES_MAX
         )
 
     def check_bounds(self, what: str, names: Collection[str]) -> None:
@@ -259,7 +254,11 @@ class TableBuilder:
         self._flag_columns(indexes)
         self._check_auto_increment(indexes)
         primary = next((i for i in indexes if i.primary), None)
-        is_handle = primary is not None and self._is_handle(primary)
+        is_handle = (
+            primary is not None
+            and len(primary.columns) == 1
+            and self.columns[primary.columns[0].offset].tp in INTEGER_TYPES
+        )
         if is_handle:
             indexes = tuple(i for i in indexes if not i.primary)
         numbered = []
@@ -387,10 +386,6 @@ class TableBuilder:
         if len(counting) > 1 or any(c.offset not in keyed for c in counting):
             raise self.refuse("an AUTO_INCREMENT column out of place", "one per table, in a key")
 
-    def _is_handle(self, primary: IndexInfo) -> bool:
-        column = self.columns[primary.columns[0].offset]
-        return len(primary.columns) == 1 and column.tp in INTEGER_TYPES
-
 
 def create_table(
     statement: CreateTable, table_id: int, schema: SchemaInfo, context: DdlContext | None = None
@@ -418,11 +413,8 @@ def create_table(
 
 def emptied(table: TableInfo) -> TableInfo:
     """Return the table without data that only older rows need."""
-    return replace(table, columns=tuple(without_origin(c) for c in table.columns))
-
-
-def without_origin(column: ColumnInfo) -> ColumnInfo:
-    return replace(column, origin_default=None, origin_is_expr=False)
+    columns = [replace(c, origin_default=None, origin_is_expr=False) for c in table.columns]
+    return replace(table, columns=tuple(columns))
 
 
 def nullable_of(columns: Iterable[ColumnDef]) -> set[str]:
