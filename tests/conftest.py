@@ -1,5 +1,8 @@
 """Fixtures for real servers, one plug-in each; a test that uses a server has its mark."""
 
+import asyncio
+import inspect
+
 import pytest
 from hypothesis import settings
 
@@ -23,6 +26,16 @@ pytest_plugins = [
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in a new event loop, for at most a minute."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), 60))
+    return True
 
 
 FIXTURES_OF = {

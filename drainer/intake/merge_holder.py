@@ -41,17 +41,6 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PumpStream:
-    """The state of one Pump's stream; `problem` is empty while it is connected."""
-
-    status: NodeStatus
-    problem: str
-    received_ts: int
-    mute_s: float
-    """Seconds since the last message; zero while a message waits for room in front of the merge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PumpView:
     """One Pump as an operator sees it; `why` explains a condition that is not ok."""
 
@@ -157,15 +146,23 @@ class WatermarkWatch:
         return True
 
 
-def view_of(stream: PumpStream, *, most_ts: int, now_ts: int, holds: bool) -> PumpView:
-    condition, why = judge(stream, most_ts=most_ts, now_ts=now_ts)
+def view_of(
+    status: NodeStatus, problem: str, received_ts: int, mute_s: float, *, most_ts: int, now_ts: int,
+    holds: bool,
+) -> PumpView:  # fmt: skip
+    """Judge a stream; `problem` is empty while it is connected.
+
+    `mute_s` are the seconds since its last message, zero while a message waits for room in front of
+    the merge; `most_ts` is of the Pump furthest ahead.
+    """
+    condition, why = _judged(status, problem, received_ts, mute_s, most_ts, now_ts)
     return PumpView(
-        name=stream.status.node_id,
-        state=stream.status.state,
+        name=status.node_id,
+        state=status.state,
         condition=condition,
         why=why,
-        received_ts=stream.received_ts,
-        lag_s=lag_s(stream.received_ts, now_ts),
+        received_ts=received_ts,
+        lag_s=lag_s(received_ts, now_ts),
         holds=holds,
     )
 
@@ -183,19 +180,19 @@ def view_of_lost(lost: LostPump, received_ts: int) -> PumpView:
     )
 
 
-def judge(stream: PumpStream, *, most_ts: int, now_ts: int) -> tuple[Condition, str]:
-    """Return a stream's condition and reason; `most_ts` is of the Pump furthest ahead."""
-    if stream.problem:
-        if stream.status.state in (NodeState.PAUSED, NodeState.OFFLINE):
-            return Condition.STOPPED, stream.problem
-        if not seems_live(stream.status, now_ts):
-            silent_s = seconds_between(stream.status.update_ts, now_ts)
-            return Condition.DEAD, f"no heartbeat for {silent_s:.0f} s, {stream.problem}"
-        refused = "refused" in stream.problem.lower()
-        return Condition.DEAD if refused else Condition.SLOW, stream.problem
-    if stream.mute_s > MUTE_S:
-        return Condition.SLOW, f"no message for {stream.mute_s:.0f} s"
-    behind_s = seconds_between(stream.received_ts, most_ts)
+def _judged(
+    status: NodeStatus, problem: str, received_ts: int, mute_s: float, most_ts: int, now_ts: int
+) -> tuple[Condition, str]:
+    if problem:
+        if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
+            return Condition.STOPPED, problem
+        if not seems_live(status, now_ts):
+            silent_s = seconds_between(status.update_ts, now_ts)
+            return Condition.DEAD, f"no heartbeat for {silent_s:.0f} s, {problem}"
+        return Condition.DEAD if "refused" in problem.lower() else Condition.SLOW, problem
+    if mute_s > MUTE_S:
+        return Condition.SLOW, f"no message for {mute_s:.0f} s"
+    behind_s = seconds_between(received_ts, most_ts)
     if behind_s > BEHIND_S:
         return Condition.SLOW, f"{behind_s:.1f} s behind the others"
     return Condition.OK, ""

@@ -38,7 +38,6 @@ from drainer.facts import Counters, MergeFacts
 from drainer.intake.merge_holder import (
     HELD_S,
     Held,
-    PumpStream,
     PumpView,
     WatermarkWatch,
     lag_s,
@@ -205,12 +204,24 @@ class Pumps:
         """
         self._waiting.add(pump)
         try:
-            await self._until_fresh(payloads)
+            try:
+                while self._now_s() > self._fresh_until_s:
+                    await self._passed.wait()
+            except asyncio.CancelledError:
+                for payload in payloads:
+                    release(payload)
+                raise
             before_bytes = self._merger.bytes_of(pump)
             self._merger.push(pump, commit_ts, payloads)
-            self._note(pump, commit_ts, self._merger.bytes_of(pump) - before_bytes)
+            if commit_ts:
+                weight_bytes = self._merger.bytes_of(pump) - before_bytes
+                size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
+                delay_s = lag_s(commit_ts[-1], self._membership.now_ts())
+                self.counters.arrived(pump, len(commit_ts), size, delay_s)
             self.arrived.set()
-            self._note_last(commit_ts, payloads)
+            pairs = zip(reversed(commit_ts), reversed(payloads), strict=True)
+            last_ts = next((ts for ts, payload in pairs if _is_transaction(payload)), 0)
+            self._last_ts = max(self._last_ts, last_ts)
             while self._merger.bytes_of(pump) > self._room_bytes // max(len(self._pullers), 1):
                 self._freed.clear()
                 await self._freed.wait()
@@ -273,14 +284,12 @@ class Pumps:
         holders = self._merger.holders
         most_ts = max(self.positions().values(), default=0)
         for name, (puller, _) in self._pullers.items():
-            stream = PumpStream(
-                status=self._statuses[name],
-                problem=puller.problem,
-                received_ts=self._merger.received_ts(name),
-                mute_s=0.0 if name in self._waiting else now_s - self._heard_s[name],
-            )
-            holds = name in holders
-            views.append(view_of(stream, most_ts=most_ts, now_ts=now_ts, holds=holds))
+            view = view_of(
+                self._statuses[name], puller.problem, self._merger.received_ts(name),
+                0.0 if name in self._waiting else now_s - self._heard_s[name],
+                most_ts=most_ts, now_ts=now_ts, holds=name in holders,
+            )  # fmt: skip
+            views.append(view)
         return views + [view_of_lost(*each) for each in self._lost.values()]
 
     def held(self) -> Held:
@@ -297,27 +306,6 @@ class Pumps:
 
     def facts(self) -> MergeFacts:
         return self.held().facts(self.views(), late=self.late)
-
-    async def _until_fresh(self, payloads: Sequence[Payload]) -> None:
-        try:
-            while self._now_s() > self._fresh_until_s:
-                await self._passed.wait()
-        except asyncio.CancelledError:
-            for payload in payloads:
-                release(payload)
-            raise
-
-    def _note(self, pump: str, commit_ts: Sequence[int], weight_bytes: int) -> None:
-        if commit_ts:
-            size = weight_bytes - PAYLOAD_OVERHEAD_BYTES * len(commit_ts)
-            delay_s = lag_s(commit_ts[-1], self._membership.now_ts())
-            self.counters.arrived(pump, len(commit_ts), size, delay_s)
-
-    def _note_last(self, commit_ts: Sequence[int], payloads: Sequence[Payload]) -> None:
-        for ts, payload in zip(reversed(commit_ts), reversed(payloads), strict=True):
-            if _is_transaction(payload):
-                self._last_ts = max(self._last_ts, ts)
-                return
 
     def _follow(self, status: NodeStatus) -> None:
         name = status.node_id

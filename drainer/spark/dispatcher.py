@@ -60,6 +60,7 @@ HELD_BYTES_MAX = 16 << 20
 
 _HELLO_BYTES_MAX = 1024
 _LOSSES_MAX = 4
+_NO_HINT = "the Drainer's checkpoint stands before this batch; report this failure"
 _HINT = "see spark.log in the data-dir: usually an executor without memory or a broken package"
 
 
@@ -126,7 +127,6 @@ class Dispatcher:
         self._tasks: set[_Task] = set()
         self._pending: deque[_Unit] = deque()
         self._next_number = 0
-        self._joined = asyncio.Event()
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._is_closing = False
 
@@ -154,14 +154,6 @@ class Dispatcher:
             writer.close()
         if self._connections:
             await asyncio.wait(self._connections, timeout=2)
-
-    async def wait_for_tasks(self, count: int = 1) -> None:
-        """Wait until `count` tasks are connected; raise `NeedsOperator` if one is refused."""
-        while len(self._tasks) < count:
-            if self._refusal is not None:
-                raise self._refusal
-            self._joined.clear()
-            await self._joined.wait()
 
     async def run(self, units: list[bytes], catalog: Catalog | None = None) -> list[bytes]:
         """Return the answer to each unit, in order; wait while no task is connected.
@@ -205,26 +197,19 @@ class Dispatcher:
                 answer.result()  # Raise the error that the task reported.
             if open_answers:
                 late = [unit for unit in work if not unit.answer.done()]
-                self._report(late, loop.time() - began_s)
+                where = sorted(task.partition for task in late[0].holders)
+                log.warning(
+                    "%d units have waited %.0f s for an answer; the first is %d, with Spark tasks"
+                    " %s; %d tasks are connected",
+                    len(late), loop.time() - began_s, late[0].number, where, len(self._tasks),
+                )  # fmt: skip
                 is_reported = True
                 if loop.time() >= late_s:
-                    self._hurry(late)
+                    held = [u for u in late if u.holders and len(self._tasks) > len(u.holders)]
+                    self._pending.extend(held)
+                    self._dispatch()
                     late_s = loop.time() + self._answer_timeout_s
         return [unit.answer.result() for unit in work]
-
-    def _report(self, late: list[_Unit], waited_s: float) -> None:
-        where = sorted(task.partition for task in late[0].holders)
-        log.warning(
-            "%d units have waited %.0f s for an answer; the first is %d, with Spark tasks %s;"
-            " %d tasks are connected",
-            len(late), waited_s, late[0].number, where, len(self._tasks),
-        )  # fmt: skip
-
-    def _hurry(self, late: list[_Unit]) -> None:
-        for unit in late:
-            if unit.holders and len(self._tasks) > len(unit.holders):
-                self._pending.append(unit)
-        self._dispatch()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         current = asyncio.current_task()
@@ -264,7 +249,6 @@ class Dispatcher:
         self._tasks.add(task)
         self._refusal = None
         log.info("Spark task %d is connected, %d in all", partition, len(self._tasks))
-        self._joined.set()
         self._dispatch()
         return task
 
@@ -276,7 +260,6 @@ class Dispatcher:
             Code.SPARK_VERSION,
         )
         log.error("refused: %s", self._refusal)
-        self._joined.set()
         self._abandon_if_refused()
 
     def _abandon_if_refused(self) -> None:
@@ -299,7 +282,14 @@ class Dispatcher:
                     unit.answer.set_result(payload)
                 else:
                     assert kind == FAILED, kind
-                    unit.answer.set_exception(_failure(payload))
+                    failure = json.loads(payload)
+                    unit.answer.set_exception(
+                        NeedsOperator(
+                            f"SQL generation failed: {failure['problem']}",
+                            failure["hint"] or _NO_HINT,
+                            code_named(failure["code"]) or Code.DEFECT,
+                        )
+                    )
             self._dispatch()
 
     def _dispatch(self) -> None:
@@ -341,18 +331,6 @@ class Dispatcher:
             elif not unit.holders:
                 self._pending.appendleft(unit)
         self._dispatch()
-
-
-def _failure(payload: bytes) -> NeedsOperator:
-    failure = json.loads(payload)
-    hint = (
-        failure["hint"] or "the Drainer's checkpoint stands before this batch; report this failure"
-    )
-    return NeedsOperator(
-        f"SQL generation failed: {failure['problem']}",
-        hint,
-        code_named(failure["code"]) or Code.DEFECT,
-    )
 
 
 NO_TASK_REPORTED_AFTER_S, NO_TASK_REPORTED_AGAIN_S = 5.0, 30.0

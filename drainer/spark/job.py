@@ -185,10 +185,8 @@ class SparkJob:
     def _report(self, error: Exception, pause_s: float) -> None:
         what = "the Spark job failed"
         if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
-            what, error = (
-                "the Spark JVM has ended",
-                Retryable(self._output.reason(), Code.SPARK_ENDED),
-            )
+            what = "the Spark JVM has ended"
+            error = Retryable(self._output.reason(), Code.SPARK_ENDED)
         why = f": {found}" if (found := _first_lines(error)) else ""
         log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._output.path)
         log.debug("the Spark failure in full", exc_info=True)

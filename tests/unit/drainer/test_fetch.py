@@ -190,7 +190,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
         for task in tasks:
             task.start()
         try:
-            await asyncio.wait_for(dispatcher.wait_for_tasks(3), 120)
+            await until(lambda: dispatcher.tasks == 3, 120)
             schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
             generation = Generation(dispatcher, parts=1, dialect="sqlite")
             way = Fetching(7, "d", lambda: places, schemas)

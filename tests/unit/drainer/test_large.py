@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -193,36 +193,29 @@ class Rig:
             connection.execute(create_table("`s.t`", self.table))
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
+async def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Path) -> None:
+    rig, thread = Rig(tmp_path), SinkThread()
+    await thread.call(rig.create)
+    seen = []
+
+    async def generate(batch: Batch) -> list[bytes]:
+        seen.append(await asyncio.to_thread(rig.count))
+        return await rig.generate(batch)
+
+    prepared = await LargeTransactions(generate, rig.sink.apply_slices, rig.sink, thread).prepare(
+        rig.step
+    )
+    rig.known.clear()  # A DDL behind the step: its rows still go where they belong.
+    await prepared(Checkpoint(50, VERSION))
+    assert rig.count() == 2000
+    assert not rig.file.exists()
+    with closing(open_table_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
+        assert another.load_checkpoint() == Checkpoint(50, VERSION)
+    assert rig.made > 15
+    assert set(seen) == {0}
 
 
-def test_a_large_step_is_one_transaction_and_its_file_goes_with_it(tmp_path: Path) -> None:
-    async def test() -> None:
-        rig, thread = Rig(tmp_path), SinkThread()
-        await thread.call(rig.create)
-        seen = []
-
-        async def generate(batch: Batch) -> list[bytes]:
-            seen.append(await asyncio.to_thread(rig.count))
-            return await rig.generate(batch)
-
-        prepared = await LargeTransactions(
-            generate, rig.sink.apply_slices, rig.sink, thread
-        ).prepare(rig.step)
-        rig.known.clear()  # A DDL behind the step: its rows still go where they belong.
-        await prepared(Checkpoint(50, VERSION))
-        assert rig.count() == 2000
-        assert not rig.file.exists()
-        with closing(open_table_sink(f"sqlite:///{rig.path}", cluster_id=1)) as another:
-            assert another.load_checkpoint() == Checkpoint(50, VERSION)
-        assert rig.made > 15
-        assert set(seen) == {0}
-
-    run(test)
-
-
-def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> None:
+async def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> None:
     class Flaky:
         """A sink whose connection breaks twice."""
 
@@ -238,80 +231,68 @@ def test_a_try_that_fails_begins_again_with_the_first_slice(tmp_path: Path) -> N
                         if self.tries[-1] >= stop:
                             break
 
-    async def test() -> None:
-        rig, thread, sink = Rig(tmp_path), SinkThread(), Flaky()
-        large = LargeTransactions(rig.generate, sink.apply_slices, cast(Sink, sink), thread)
-        prepared = await large.prepare(rig.step)
+    rig, thread, sink = Rig(tmp_path), SinkThread(), Flaky()
+    large = LargeTransactions(rig.generate, sink.apply_slices, cast(Sink, sink), thread)
+    prepared = await large.prepare(rig.step)
+    await prepared(Checkpoint(50, VERSION))
+    assert sink.tries[0] == 1
+    assert sink.tries[1] == 7
+    assert sink.tries[2] > 15
+
+
+async def test_a_slice_that_is_malformed_leaves_nothing_downstream(tmp_path: Path) -> None:
+    rig, thread = Rig(tmp_path, bad_at=1990), SinkThread()
+    await thread.call(rig.create)
+    prepared = await LargeTransactions(
+        rig.generate, rig.sink.apply_slices, rig.sink, thread
+    ).prepare(rig.step)
+    with pytest.raises(NeedsOperator):
         await prepared(Checkpoint(50, VERSION))
-        assert sink.tries[0] == 1
-        assert sink.tries[1] == 7
-        assert sink.tries[2] > 15
-
-    run(test)
+    assert rig.made > 10
+    assert rig.count() == 0
+    assert rig.file.exists()
 
 
-def test_a_slice_that_is_malformed_leaves_nothing_downstream(tmp_path: Path) -> None:
-    async def test() -> None:
-        rig, thread = Rig(tmp_path, bad_at=1990), SinkThread()
-        await thread.call(rig.create)
-        prepared = await LargeTransactions(
-            rig.generate, rig.sink.apply_slices, rig.sink, thread
-        ).prepare(rig.step)
-        with pytest.raises(NeedsOperator):
-            await prepared(Checkpoint(50, VERSION))
-        assert rig.made > 10
-        assert rig.count() == 0
-        assert rig.file.exists()
+async def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> None:
+    rig, thread = Rig(tmp_path), SinkThread()
+    await thread.call(rig.create)
+    reached = asyncio.Event()
 
-    run(test)
+    async def generate(batch: Batch) -> list[bytes]:
+        rig.made += 1
+        if rig.made == 8:
+            reached.set()
+            await never()
+        return sql_of(batch)
 
+    def after_close() -> None:
+        rig.sink.close()
+        rig.sink.save_checkpoint(Checkpoint(1, 1))
 
-def test_an_end_in_the_middle_rolls_back_and_hangs_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        rig, thread = Rig(tmp_path), SinkThread()
-        await thread.call(rig.create)
-        reached = asyncio.Event()
-
-        async def generate(batch: Batch) -> list[bytes]:
-            rig.made += 1
-            if rig.made == 8:
-                reached.set()
-                await never()
-            return sql_of(batch)
-
-        def after_close() -> None:
-            rig.sink.close()
-            rig.sink.save_checkpoint(Checkpoint(1, 1))
-
-        prepared = await LargeTransactions(
-            generate, rig.sink.apply_slices, rig.sink, thread
-        ).prepare(rig.step)
-        committing = asyncio.create_task(prepared(Checkpoint(50, VERSION)))
-        await reached.wait()
-        committing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await committing
-        with pytest.raises(Retryable):
-            await thread.call(after_close)
-        assert rig.count() == 0
-
-    run(test)
+    prepared = await LargeTransactions(generate, rig.sink.apply_slices, rig.sink, thread).prepare(
+        rig.step
+    )
+    committing = asyncio.create_task(prepared(Checkpoint(50, VERSION)))
+    await reached.wait()
+    committing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    with pytest.raises(Retryable):
+        await thread.call(after_close)
+    assert rig.count() == 0
 
 
-def test_at_most_two_slices_exist_at_a_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        rig, thread = Rig(tmp_path), SinkThread()
-        ahead: list[int] = []
+async def test_at_most_two_slices_exist_at_a_time(tmp_path: Path) -> None:
+    rig, thread = Rig(tmp_path), SinkThread()
+    ahead: list[int] = []
 
-        class Slow:
-            def apply_slices(self, parts: Any, checkpoint: Checkpoint) -> None:
-                with closing(parts()) as lists:
-                    for number, _ in enumerate(lists, 1):
-                        ahead.append(rig.made - number)
+    class Slow:
+        def apply_slices(self, parts: Any, checkpoint: Checkpoint) -> None:
+            with closing(parts()) as lists:
+                for number, _ in enumerate(lists, 1):
+                    ahead.append(rig.made - number)
 
-        slow = Slow()
-        large = LargeTransactions(rig.generate, slow.apply_slices, slow, thread)  # type: ignore[arg-type]
-        await (await large.prepare(rig.step))(Checkpoint(50, VERSION))
-        assert max(ahead) <= 1
-
-    run(test)
+    slow = Slow()
+    large = LargeTransactions(rig.generate, slow.apply_slices, slow, thread)  # type: ignore[arg-type]
+    await (await large.prepare(rig.step))(Checkpoint(50, VERSION))
+    assert max(ahead) <= 1

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -172,61 +172,48 @@ async def pulling(
         await pump.stop()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 30))
-
-
 @pytest.mark.parametrize("batched", [True, False], ids=["penstock", "tidb-binlog"])
-def test_streams_that_break_all_the_time_lose_and_repeat_nothing(batched: bool) -> None:
-    async def test() -> None:
-        pump = FakePump(*range(1, 60), batched=batched)
-        pump.break_after = 7
-        async with pulling(pump, retry_s_min=0.001) as (received, _):
-            await received.until(59)
-            assert received.commit_ts == list(range(1, 60))
-            assert len(pump.asked) > 5
-
-    run(test)
+async def test_streams_that_break_all_the_time_lose_and_repeat_nothing(batched: bool) -> None:
+    pump = FakePump(*range(1, 60), batched=batched)
+    pump.break_after = 7
+    async with pulling(pump, retry_s_min=0.001) as (received, _):
+        await received.until(59)
+        assert received.commit_ts == list(range(1, 60))
+        assert len(pump.asked) > 5
 
 
-def test_a_pump_that_comes_back_is_pulled_within_a_second_from_where_it_was() -> None:
-    async def test() -> None:
-        pump = FakePump(1, 2, 3)
-        async with pulling(pump) as (received, _):
-            await received.until(3)
-            await pump.stop()
-            # By then it has doubled its pause to the longest one: 0.2, 0.4, 0.8 and 1 s.
-            await until(lambda: received.breaks >= 5)
-            pump.add(4)
-            await pump.start()
-            started_s = asyncio.get_running_loop().time()
-            await received.until(4)
-            assert asyncio.get_running_loop().time() - started_s < 1.5
-            assert pump.asked[-1] == 3
-
-    run(test)
-
-
-def test_a_pump_that_is_elsewhere_is_pulled_there_without_a_pause() -> None:
-    async def test() -> None:
-        before, after, received = FakePump(1, 2), FakePump(1, 2, 3), Received()
-        await before.start()
-        await after.start()
-        puller = Puller("p", before.address, replace(WHO, retry_s_min=60.0), received)
-        puller.on_break = received.broke
-        task = asyncio.create_task(puller.run())
-        await received.until(2)
-        await before.stop()
-        await until(lambda: received.breaks > 0)
-        puller.address = after.address
+async def test_a_pump_that_comes_back_is_pulled_within_a_second_from_where_it_was() -> None:
+    pump = FakePump(1, 2, 3)
+    async with pulling(pump) as (received, _):
         await received.until(3)
-        assert after.asked == [2]
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await after.stop()
+        await pump.stop()
+        # By then it has doubled its pause to the longest one: 0.2, 0.4, 0.8 and 1 s.
+        await until(lambda: received.breaks >= 5)
+        pump.add(4)
+        await pump.start()
+        started_s = asyncio.get_running_loop().time()
+        await received.until(4)
+        assert asyncio.get_running_loop().time() - started_s < 1.5
+        assert pump.asked[-1] == 3
 
-    run(test)
+
+async def test_a_pump_that_is_elsewhere_is_pulled_there_without_a_pause() -> None:
+    before, after, received = FakePump(1, 2), FakePump(1, 2, 3), Received()
+    await before.start()
+    await after.start()
+    puller = Puller("p", before.address, replace(WHO, retry_s_min=60.0), received)
+    puller.on_break = received.broke
+    task = asyncio.create_task(puller.run())
+    await received.until(2)
+    await before.stop()
+    await until(lambda: received.breaks > 0)
+    puller.address = after.address
+    await received.until(3)
+    assert after.asked == [2]
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await after.stop()
 
 
 @pytest.mark.fault(
@@ -236,26 +223,20 @@ def test_a_pump_that_is_elsewhere_is_pulled_there_without_a_pause() -> None:
     "code",
     [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.FAILED_PRECONDITION],
 )
-def test_purged_damaged_or_foreign_binlogs_stop_the_drainer(code: grpc.StatusCode) -> None:
-    async def test() -> None:
-        pump = FakePump(1)
-        pump.abort = (code, "the reason")
-        async with pulling(pump) as (_, task):
-            with pytest.raises(NeedsOperator, match="the reason"):
-                await task
-
-    run(test)
+async def test_purged_damaged_or_foreign_binlogs_stop_the_drainer(code: grpc.StatusCode) -> None:
+    pump = FakePump(1)
+    pump.abort = (code, "the reason")
+    async with pulling(pump) as (_, task):
+        with pytest.raises(NeedsOperator, match="the reason"):
+            await task
 
 
-def test_a_mute_stream_is_abandoned_and_opened_again() -> None:
-    async def test() -> None:
-        pump = FakePump(1)
-        async with pulling(pump, silence_s_max=0.1) as (received, _):
-            await received.until(1)
-            await until(lambda: len(pump.asked) >= 3)
-            assert received.commit_ts == [1]
-
-    run(test)
+async def test_a_mute_stream_is_abandoned_and_opened_again() -> None:
+    pump = FakePump(1)
+    async with pulling(pump, silence_s_max=0.1) as (received, _):
+        await received.until(1)
+        await until(lambda: len(pump.asked) >= 3)
+        assert received.commit_ts == [1]
 
 
 class Cluster:
@@ -322,37 +303,31 @@ async def merged(merger: Merger, pumps: Pumps, last: int) -> list[int]:
     return out
 
 
-def test_a_pump_is_in_the_merge_when_the_pass_that_found_it_returns() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(5)
-        async with pumps_of(cluster, merger) as pumps:
-            cluster.put("a", "127.0.0.1:1", NodeState.PAUSED)
-            cluster.put("gone", "127.0.0.1:2", NodeState.OFFLINE)
-            await pumps.refresh()
-            assert (merger.sources, merger.watermark) == (["a"], 5)
-
-    run(test)
+async def test_a_pump_is_in_the_merge_when_the_pass_that_found_it_returns() -> None:
+    cluster, merger = Cluster(), Merger(5)
+    async with pumps_of(cluster, merger) as pumps:
+        cluster.put("a", "127.0.0.1:1", NodeState.PAUSED)
+        cluster.put("gone", "127.0.0.1:2", NodeState.OFFLINE)
+        await pumps.refresh()
+        assert (merger.sources, merger.watermark) == (["a"], 5)
 
 
-def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
+async def test_a_dead_pump_holds_the_others_and_is_named_with_the_low_water(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        alive = FakePump(1, 3, 5)
-        await alive.start()
-        async with pumps_of(cluster, merger) as pumps:
-            pumps.watch.warn_s = 0.05
-            cluster.put("alive", alive.address, NodeState.ONLINE)
-            cluster.put("dead", "127.0.0.1:1", NodeState.ONLINE)
-            watch = asyncio.create_task(pumps.run(0.02))
-            await until(lambda: "has waited" in caplog.text)
-            assert merger.take() is None
-            watch.cancel()
-            await asyncio.wait((watch,))
-        await alive.stop()
-
-    run(test)
+    cluster, merger = Cluster(), Merger(0)
+    alive = FakePump(1, 3, 5)
+    await alive.start()
+    async with pumps_of(cluster, merger) as pumps:
+        pumps.watch.warn_s = 0.05
+        cluster.put("alive", alive.address, NodeState.ONLINE)
+        cluster.put("dead", "127.0.0.1:1", NodeState.ONLINE)
+        watch = asyncio.create_task(pumps.run(0.02))
+        await until(lambda: "has waited" in caplog.text)
+        assert merger.take() is None
+        watch.cancel()
+        await asyncio.wait((watch,))
+    await alive.stop()
     assert "Pump dead (online" in caplog.text
     assert "low water 0" in caplog.text
 
@@ -381,24 +356,21 @@ async def two_pumps(
         await b.stop()
 
 
-def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        async with two_pumps(cluster, merger) as (pumps, _, _):
-            await pumps.refresh()
-            assert pumps.participants() == {"a": 0, "b": 0}
-            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
-            cluster.stop("b", 4)
-            await pumps.refresh()
-            assert await merged(merger, pumps, 5) == [5]
-            assert merger.sources == ["a"]
-            assert pumps.participants() == {"a": 0, "b": 4}
-            cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE, max_commit_ts=9)
-            cluster.last_words = {}  # It starts, and has withdrawn its word.
-            await pumps.refresh()
-            assert merger.sources == ["a"]
-
-    run(test)
+async def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() -> None:
+    cluster, merger = Cluster(), Merger(0)
+    async with two_pumps(cluster, merger) as (pumps, _, _):
+        await pumps.refresh()
+        assert pumps.participants() == {"a": 0, "b": 0}
+        assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+        cluster.stop("b", 4)
+        await pumps.refresh()
+        assert await merged(merger, pumps, 5) == [5]
+        assert merger.sources == ["a"]
+        assert pumps.participants() == {"a": 0, "b": 4}
+        cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE, max_commit_ts=9)
+        cluster.last_words = {}  # It starts, and has withdrawn its word.
+        await pumps.refresh()
+        assert merger.sources == ["a"]
 
 
 @pytest.mark.fault(
@@ -408,226 +380,174 @@ def test_a_pump_that_is_offline_by_its_own_word_leaves_when_all_of_it_is_here() 
     cases="11",
 )
 @pytest.mark.parametrize("open_count", [None, 1])
-def test_a_pump_that_somebody_else_calls_offline_stays_in_the_merge(
+async def test_a_pump_that_somebody_else_calls_offline_stays_in_the_merge(
     open_count: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        async with two_pumps(cluster, merger) as (pumps, _, b):
-            await pumps.refresh()
-            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
-            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
-            if open_count is not None:
-                cluster.stop("b", 4, open_count)
-            await pumps.refresh()
-            await pumps.refresh()
-            b.add(6, 7)
-            assert await merged(merger, pumps, 5) == [5]
-            assert merger.sources == ["a", "b"]
-            assert pumps.participants() == {"a": 0, "b": 0}
-
-    run(test)
+    cluster, merger = Cluster(), Merger(0)
+    async with two_pumps(cluster, merger) as (pumps, _, b):
+        await pumps.refresh()
+        assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+        cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+        if open_count is not None:
+            cluster.stop("b", 4, open_count)
+        await pumps.refresh()
+        await pumps.refresh()
+        b.add(6, 7)
+        assert await merged(merger, pumps, 5) == [5]
+        assert merger.sources == ["a", "b"]
+        assert pumps.participants() == {"a": 0, "b": 0}
     assert caplog.text.count("was its state changed by hand?") == 1
 
 
-def test_a_pump_that_is_offline_with_more_than_the_drainer_has_stops_it_with_the_range() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        async with two_pumps(cluster, merger) as (pumps, _, _):
-            await pumps.refresh()
-            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
-            cluster.stop("b", 9)
-            with pytest.raises(NeedsOperator, match=r"offline .* in \(4, 9\] are missing"):
-                await pumps.refresh()
-
-    run(test)
-
-
-def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, b):
-            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
-            await pumps.refresh()  # It never said so itself.
-            assert merger.sources == ["a", "b"]
-        async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, _):
-            cluster.stop("b", 4)
-            await pumps.refresh()
-            assert (merger.sources, pumps.participants()) == (["a"], {"a": 0})
-        for participants in ({"a": 0, "b": 0}, {}):
-            async with two_pumps(cluster, Merger(3), participants) as (pumps, _, _):
-                cluster.stop("b", 4)
-                with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
-                    await pumps.refresh()
-        cluster.last_words = {}
-        async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
-            cluster.entered = {"b": 1}
-            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
-            await pumps.refresh()  # It has entered, and not left.
-            assert merger.sources == ["a", "b"]
-            cluster.entered = {}
-        async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
-            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
-            await pumps.refresh()  # Gone before this version, or of TiDB-Binlog.
-            assert merger.sources == ["a"]
-
-    run(test)
-
-
-def test_a_pump_that_left_and_comes_back_out_of_a_restored_etcd_is_pulled_from_where_it_left() -> (
+async def test_a_pump_that_is_offline_with_more_than_the_drainer_has_stops_it_with_the_range() -> (
     None
 ):
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(5)
-        cluster.entered = {"a": 0, "b": 0}  # As etcd was before "b" left at 4.
-        async with two_pumps(cluster, merger, {"a": 0, "b": 4}) as (pumps, _, _):
+    cluster, merger = Cluster(), Merger(0)
+    async with two_pumps(cluster, merger) as (pumps, _, _):
+        await pumps.refresh()
+        assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+        cluster.stop("b", 9)
+        with pytest.raises(NeedsOperator, match=r"offline .* in \(4, 9\] are missing"):
             await pumps.refresh()
-            assert merger.received_ts("b") == 4
-            assert pumps.participants() == {"a": 0, "b": 4}
-
-    run(test)
 
 
-def test_a_pump_that_came_back_and_was_killed_is_waited_for_whatever_etcd_says() -> None:
-    async def test() -> None:
-        cluster, stood = Cluster(), {"a": 0, "b": 4}
-        for entered, sources in (({"b": 1}, ["a", "b"]), ({}, ["a"])):
-            async with two_pumps(cluster, merger := Merger(4), stood) as (pumps, _, b):
-                cluster.entered = entered
-                cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
-                await pumps.refresh()  # Its word was withdrawn as it started again.
-                assert merger.sources == sources
+async def test_a_drainer_that_starts_misses_an_offline_pump_that_it_had_not_drained() -> None:
+    cluster = Cluster()
+    async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, b):
+        cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+        await pumps.refresh()  # It never said so itself.
+        assert merger.sources == ["a", "b"]
+    async with two_pumps(cluster, merger := Merger(4), {"a": 0, "b": 0}) as (pumps, _, _):
+        cluster.stop("b", 4)
+        await pumps.refresh()
+        assert (merger.sources, pumps.participants()) == (["a"], {"a": 0})
+    for participants in ({"a": 0, "b": 0}, {}):
+        async with two_pumps(cluster, Merger(3), participants) as (pumps, _, _):
+            cluster.stop("b", 4)
+            with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
+                await pumps.refresh()
+    cluster.last_words = {}
+    async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
+        cluster.entered = {"b": 1}
+        cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+        await pumps.refresh()  # It has entered, and not left.
+        assert merger.sources == ["a", "b"]
+        cluster.entered = {}
+    async with two_pumps(cluster, merger := Merger(4)) as (pumps, _, b):
+        cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+        await pumps.refresh()  # Gone before this version, or of TiDB-Binlog.
+        assert merger.sources == ["a"]
 
-    run(test)
+
+async def test_a_pump_that_a_restored_etcd_lists_again_is_pulled_from_where_it_left() -> None:
+    cluster, merger = Cluster(), Merger(5)
+    cluster.entered = {"a": 0, "b": 0}  # As etcd was before "b" left at 4.
+    async with two_pumps(cluster, merger, {"a": 0, "b": 4}) as (pumps, _, _):
+        await pumps.refresh()
+        assert merger.received_ts("b") == 4
+        assert pumps.participants() == {"a": 0, "b": 4}
 
 
-def test_a_pump_that_was_let_go_but_never_left_comes_back_from_there_after_a_restart() -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        cluster.entered = {"a": 1, "b": 1}
-        async with two_pumps(cluster, merger := Merger(0)) as (pumps, _, b):
+async def test_a_pump_that_came_back_and_was_killed_is_waited_for_whatever_etcd_says() -> None:
+    cluster, stood = Cluster(), {"a": 0, "b": 4}
+    for entered, sources in (({"b": 1}, ["a", "b"]), ({}, ["a"])):
+        async with two_pumps(cluster, merger := Merger(4), stood) as (pumps, _, b):
+            cluster.entered = entered
+            cluster.put("b", b.address, NodeState.OFFLINE, max_commit_ts=4)
+            await pumps.refresh()  # Its word was withdrawn as it started again.
+            assert merger.sources == sources
+
+
+async def test_a_pump_that_was_let_go_but_never_left_comes_back_from_there_after_a_restart() -> (
+    None
+):
+    cluster = Cluster()
+    cluster.entered = {"a": 1, "b": 1}
+    async with two_pumps(cluster, merger := Merger(0)) as (pumps, _, b):
+        await pumps.refresh()
+        assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+        cluster.stop("b", 4)  # It is only paused: someone else has written that it is offline.
+        await pumps.refresh()
+        assert await merged(merger, pumps, 5) == [5]
+        participants = pumps.participants()
+        assert participants == {"a": 0, "b": 4}
+    cluster.last_words = {}
+    async with two_pumps(cluster, merger := Merger(5), participants) as (pumps, a, b):
+        b.add(6)
+        a.add(7)
+        await pumps.refresh()
+        assert await merged(merger, pumps, 6) == [6]
+        assert pumps.participants() == {"a": 0, "b": 0}
+
+
+async def test_a_pump_of_tidb_binlog_leaves_by_its_state_also_while_no_drainer_runs() -> None:
+    cluster, merger, old = Cluster(), Merger(0), FakePump(1, 2, 4, batched=False)
+    old.payload = binlog_at
+    await old.start()
+    try:
+        async with pumps_of(cluster, merger) as pumps:
+            cluster.put("old", old.address, NodeState.ONLINE)
             await pumps.refresh()
-            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
-            cluster.stop("b", 4)  # It is only paused: someone else has written that it is offline.
-            await pumps.refresh()
-            assert await merged(merger, pumps, 5) == [5]
+            assert await merged(merger, pumps, 4) == [1, 2, 4]
             participants = pumps.participants()
-            assert participants == {"a": 0, "b": 4}
-        cluster.last_words = {}
-        async with two_pumps(cluster, merger := Merger(5), participants) as (pumps, a, b):
-            b.add(6)
-            a.add(7)
+            assert participants == {}
+        # A Drainer that starts knows by its last status what it held.
+        cluster.put("old", old.address, NodeState.OFFLINE, max_commit_ts=4)
+        async with pumps_of(cluster, merger := Merger(4), participants=participants) as pumps:
             await pumps.refresh()
-            assert await merged(merger, pumps, 6) == [6]
-            assert pumps.participants() == {"a": 0, "b": 0}
-
-    run(test)
-
-
-def test_a_pump_of_tidb_binlog_leaves_by_its_state_also_while_no_drainer_runs() -> None:
-    async def test() -> None:
-        cluster, merger, old = Cluster(), Merger(0), FakePump(1, 2, 4, batched=False)
-        old.payload = binlog_at
-        await old.start()
-        try:
-            async with pumps_of(cluster, merger) as pumps:
-                cluster.put("old", old.address, NodeState.ONLINE)
+            assert merger.sources == []
+        async with pumps_of(cluster, Merger(3), participants=participants) as pumps:
+            with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
                 await pumps.refresh()
-                assert await merged(merger, pumps, 4) == [1, 2, 4]
-                participants = pumps.participants()
-                assert participants == {}
-            # A Drainer that starts knows by its last status what it held.
-            cluster.put("old", old.address, NodeState.OFFLINE, max_commit_ts=4)
-            async with pumps_of(cluster, merger := Merger(4), participants=participants) as pumps:
-                await pumps.refresh()
-                assert merger.sources == []
-            async with pumps_of(cluster, Merger(3), participants=participants) as pumps:
-                with pytest.raises(NeedsOperator, match=r"in \(3, 4\] are missing"):
-                    await pumps.refresh()
-        finally:
-            await old.stop()
-
-    run(test)
+    finally:
+        await old.stop()
 
 
-def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
+async def test_a_pump_that_etcd_forgot_is_listed_again_and_waited_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        async with two_pumps(cluster, merger := Merger(1), {"a": 0, "b": 0}) as (pumps, _, b):
-            del cluster.statuses["b"]
-            await pumps.refresh()
-            assert merger.sources == ["a", "b"]
-            assert cluster.statuses["b"].state is NodeState.PAUSED
-            cluster.put("b", b.address, NodeState.ONLINE)
-            await pumps.refresh()
-            assert await merged(merger, pumps, 4) == [2, 3, 4]
-
-    run(test)
+    cluster = Cluster()
+    async with two_pumps(cluster, merger := Merger(1), {"a": 0, "b": 0}) as (pumps, _, b):
+        del cluster.statuses["b"]
+        await pumps.refresh()
+        assert merger.sources == ["a", "b"]
+        assert cluster.statuses["b"].state is NodeState.PAUSED
+        cluster.put("b", b.address, NodeState.ONLINE)
+        await pumps.refresh()
+        assert await merged(merger, pumps, 4) == [2, 3, 4]
     assert "Pump b took part up to the checkpoint, and etcd does not list it" in caplog.text
 
 
 @pytest.mark.parametrize("participants", [{}, {"a": 0}])
-def test_a_pump_that_was_not_listed_in_time_shows_what_was_missed(
+async def test_a_pump_that_was_not_listed_in_time_shows_what_was_missed(
     participants: dict[str, int],
 ) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(1)
-        async with two_pumps(cluster, merger, participants) as (pumps, _, b):
-            status = cluster.statuses.pop("b")
-            await pumps.refresh()
-            assert await merged(merger, pumps, 5) == [3, 5]
-            cluster.statuses["b"], cluster.entered = status, {"b": 2}
-            b.hold(2, 4, 6)
-            with pytest.raises(NeedsOperator, match=r"transaction 4, .* of \(2, 5\] is not"):
-                await pumps.run(0.02)
-        cluster, merger = Cluster(), Merger(1)
-        async with two_pumps(cluster, merger, participants) as (pumps, a, b):
-            status = cluster.statuses.pop("b")
-            await pumps.refresh()
-            assert await merged(merger, pumps, 5) == [3, 5]
-            cluster.statuses["b"], cluster.entered = status, {"b": 4}
-            b.hold(2, 6)  # What it took before it was offline, and since.
-            a.add(7)
-            await pumps.refresh()
-            assert await merged(merger, pumps, 6) == [6]
-
-    run(test)
+    cluster, merger = Cluster(), Merger(1)
+    async with two_pumps(cluster, merger, participants) as (pumps, _, b):
+        status = cluster.statuses.pop("b")
+        await pumps.refresh()
+        assert await merged(merger, pumps, 5) == [3, 5]
+        cluster.statuses["b"], cluster.entered = status, {"b": 2}
+        b.hold(2, 4, 6)
+        with pytest.raises(NeedsOperator, match=r"transaction 4, .* of \(2, 5\] is not"):
+            await pumps.run(0.02)
+    cluster, merger = Cluster(), Merger(1)
+    async with two_pumps(cluster, merger, participants) as (pumps, a, b):
+        status = cluster.statuses.pop("b")
+        await pumps.refresh()
+        assert await merged(merger, pumps, 5) == [3, 5]
+        cluster.statuses["b"], cluster.entered = status, {"b": 4}
+        b.hold(2, 6)  # What it took before it was offline, and since.
+        a.add(7)
+        await pumps.refresh()
+        assert await merged(merger, pumps, 6) == [6]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_a_pump_that_the_drainer_continued_without_is_pulled_from_where_it_was_left(
+async def test_a_pump_that_the_drainer_continued_without_is_pulled_from_where_it_was_left(
     restarted: bool, ignored: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        cluster = Cluster()
-        seen_to = frozenset({6}) if ignored else frozenset[int]()
-        merger = Merger(0, seen_to)
-        async with two_pumps(cluster, merger) as (pumps, a, b):
-            await pumps.refresh()
-            assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
-            cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
-            await pumps.refresh()
-            b.add(6, 10)
-            a.add(8)
-            assert await merged(merger, pumps, 8) == [5, 8]
-            participants = pumps.participants()
-            assert participants == {"a": 0, "b": 4}
-            cluster.lost = {}  # Somebody deletes the decision, and the Pump comes back.
-            b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
-            b.hold(2, 4, 5, 6, 10)
-            a.add(11)
-            if not restarted:
-                await comes_back(pumps, merger)
-                return
-        async with two_pumps(cluster, merger := Merger(8, seen_to), participants) as (pumps, a, b):
-            a.hold(1, 3, 5, 8, 11)
-            b.hold(2, 4, 5, 6, 10)
-            b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
-            await comes_back(pumps, merger)
-
     async def comes_back(pumps: Pumps, merger: Merger) -> None:
         watch = asyncio.create_task(pumps.run(0.02))
         if ignored:
@@ -639,32 +559,53 @@ def test_a_pump_that_the_drainer_continued_without_is_pulled_from_where_it_was_l
         with pytest.raises(NeedsOperator, match=r"transaction 6, .* of \([45], 8\] is not downstr"):
             await watch
 
-    run(test)
+    cluster = Cluster()
+    seen_to = frozenset({6}) if ignored else frozenset[int]()
+    merger = Merger(0, seen_to)
+    async with two_pumps(cluster, merger) as (pumps, a, b):
+        await pumps.refresh()
+        assert await merged(merger, pumps, 4) == [1, 2, 3, 4]
+        cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
+        await pumps.refresh()
+        b.add(6, 10)
+        a.add(8)
+        assert await merged(merger, pumps, 8) == [5, 8]
+        participants = pumps.participants()
+        assert participants == {"a": 0, "b": 4}
+        cluster.lost = {}  # Somebody deletes the decision, and the Pump comes back.
+        b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
+        b.hold(2, 4, 5, 6, 10)
+        a.add(11)
+        if not restarted:
+            await comes_back(pumps, merger)
+            return
+    async with two_pumps(cluster, merger := Merger(8, seen_to), participants) as (pumps, a, b):
+        a.hold(1, 3, 5, 8, 11)
+        b.hold(2, 4, 5, 6, 10)
+        b.payload = lambda ts: binlog_at(ts, is_fake=ts == 5)
+        await comes_back(pumps, merger)
 
 
-def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
+async def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        a, b = FakePump(1, 3, 5), FakePump(2, 4)
-        await a.start()
-        await b.start()
-        async with pumps_of(cluster, merger) as pumps:
-            cluster.put("a", a.address, NodeState.ONLINE)
-            cluster.put("b", b.address, NodeState.ONLINE)
-            await pumps.refresh()
-            await until(lambda: merger.received_ts("a") == 5 and merger.received_ts("b") == 4)
-            await b.stop()
-            cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
-            await pumps.refresh()
-            assert await merged(merger, pumps, 5) == [1, 2, 3, 4, 5]
-            assert merger.sources == ["a"]
-            assert "(4, 9] is lost to this Drainer" in lines_of(pumps.facts())["pump b"]
-            assert lines_of(pumps.facts())["pump b received_ts"] == "4"
-        await a.stop()
-
-    run(test)
+    cluster, merger = Cluster(), Merger(0)
+    a, b = FakePump(1, 3, 5), FakePump(2, 4)
+    await a.start()
+    await b.start()
+    async with pumps_of(cluster, merger) as pumps:
+        cluster.put("a", a.address, NodeState.ONLINE)
+        cluster.put("b", b.address, NodeState.ONLINE)
+        await pumps.refresh()
+        await until(lambda: merger.received_ts("a") == 5 and merger.received_ts("b") == 4)
+        await b.stop()
+        cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
+        await pumps.refresh()
+        assert await merged(merger, pumps, 5) == [1, 2, 3, 4, 5]
+        assert merger.sources == ["a"]
+        assert "(4, 9] is lost to this Drainer" in lines_of(pumps.facts())["pump b"]
+        assert lines_of(pumps.facts())["pump b received_ts"] == "4"
+    await a.stop()
     assert "what it held of (4, 9] is lost to this Drainer for good" in caplog.text
 
 
@@ -674,133 +615,110 @@ def test_a_lost_pump_is_left_out_and_what_it_had_sent_is_emitted(
     cases="3",
 )
 @pytest.mark.parametrize(("checkpoint_ts", "is_refused"), [(3, True), (4, False), (9, False)])
-def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_accepted(
+async def test_a_drainer_that_starts_after_a_pump_was_lost_loses_no_more_than_was_accepted(
     checkpoint_ts: int, is_refused: bool
 ) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(checkpoint_ts)
-        cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
-        cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
-        async with pumps_of(cluster, merger) as pumps:
-            if is_refused:
-                with pytest.raises(NeedsOperator, match=r"\(3, 9\] are gone"):
-                    await pumps.refresh()
-            else:
+    cluster, merger = Cluster(), Merger(checkpoint_ts)
+    cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
+    cluster.lost = {"b": LostPump(pump="b", after_ts=4, up_to_ts=9, made="today")}
+    async with pumps_of(cluster, merger) as pumps:
+        if is_refused:
+            with pytest.raises(NeedsOperator, match=r"\(3, 9\] are gone"):
                 await pumps.refresh()
-                assert merger.sources == []
-                assert ("pump b" in lines_of(pumps.facts())) == (checkpoint_ts < 9)
+        else:
+            await pumps.refresh()
+            assert merger.sources == []
+            assert ("pump b" in lines_of(pumps.facts())) == (checkpoint_ts < 9)
 
-    run(test)
 
-
-def test_what_a_lost_pump_had_sent_but_was_not_downstream_is_lost_with_the_drainers_memory(
+async def test_what_a_lost_pump_had_sent_but_was_not_downstream_is_lost_with_the_drainers_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(3)
-        cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
-        cluster.lost = {"b": LostPump(pump="b", after_ts=0, up_to_ts=9, made="today")}
-        async with pumps_of(cluster, merger, participants={"b": 7}) as pumps:
-            await pumps.refresh()
-            assert "(3, 9] is lost to this Drainer" in lines_of(pumps.facts())["pump b"]
-
-    run(test)
+    cluster, merger = Cluster(), Merger(3)
+    cluster.put("b", "127.0.0.1:1", NodeState.OFFLINE)
+    cluster.lost = {"b": LostPump(pump="b", after_ts=0, up_to_ts=9, made="today")}
+    async with pumps_of(cluster, merger, participants={"b": 7}) as pumps:
+        await pumps.refresh()
+        assert "(3, 9] is lost to this Drainer" in lines_of(pumps.facts())["pump b"]
     assert "what it held of (3, 9] is lost" in caplog.text
 
 
-def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        fast, slow = FakePump(*range(1, 2000)), FakePump()
-        await fast.start()
-        await slow.start()
-        async with pumps_of(cluster, merger, room_bytes=20_000) as pumps:
-            cluster.put("fast", fast.address, NodeState.ONLINE)
-            cluster.put("slow", slow.address, NodeState.ONLINE)
-            await pumps.refresh()
-            await until(lambda: merger.bytes_of("fast") >= 10_000)
-            await until(lambda: fast.sent == 1999)  # Most of it waits on the way.
-            assert merger.bytes_of("fast") < 10_000 + 200
-            slow.add(5000)
-            assert await merged(merger, pumps, 1999) == list(range(1, 2000))
-        await fast.stop()
-        await slow.stop()
-
-    run(test)
+async def test_a_fast_pump_waits_for_room_and_the_slow_one_always_has_some() -> None:
+    cluster, merger = Cluster(), Merger(0)
+    fast, slow = FakePump(*range(1, 2000)), FakePump()
+    await fast.start()
+    await slow.start()
+    async with pumps_of(cluster, merger, room_bytes=20_000) as pumps:
+        cluster.put("fast", fast.address, NodeState.ONLINE)
+        cluster.put("slow", slow.address, NodeState.ONLINE)
+        await pumps.refresh()
+        await until(lambda: merger.bytes_of("fast") >= 10_000)
+        await until(lambda: fast.sent == 1999)  # Most of it waits on the way.
+        assert merger.bytes_of("fast") < 10_000 + 200
+        slow.add(5000)
+        assert await merged(merger, pumps, 1999) == list(range(1, 2000))
+    await fast.stop()
+    await slow.stop()
 
 
-def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps() -> None:
+async def test_what_arrives_after_a_long_freeze_waits_for_a_fresh_list_of_pumps() -> None:
     clock_s = 100.0
-
-    async def test() -> None:
-        nonlocal clock_s
-        cluster, merger = Cluster(), Merger(0)
-        old, new = FakePump(1), FakePump(8)
-        await old.start()
-        await new.start()
-        async with pumps_of(cluster, merger, clock=lambda: clock_s) as pumps:
-            cluster.put("old", old.address, NodeState.ONLINE)
-            await pumps.refresh()
-            assert await merged(merger, pumps, 1) == [1]
-            # The Drainer freezes; a Pump joins that took it for dead and did not notify it.
-            clock_s += 60
-            cluster.put("new", new.address, NodeState.ONLINE)
-            old.add(9)
-            await until(lambda: "old" in pumps._waiting)
-            assert merger.received_ts("old") == 1
-            await pumps.refresh()
-            assert await merged(merger, pumps, 8) == [8]
-            new.add(10)
-            assert await merged(merger, pumps, 9) == [9]
-        await old.stop()
-        await new.stop()
-
-    run(test)
+    cluster, merger = Cluster(), Merger(0)
+    old, new = FakePump(1), FakePump(8)
+    await old.start()
+    await new.start()
+    async with pumps_of(cluster, merger, clock=lambda: clock_s) as pumps:
+        cluster.put("old", old.address, NodeState.ONLINE)
+        await pumps.refresh()
+        assert await merged(merger, pumps, 1) == [1]
+        # The Drainer freezes; a Pump joins that took it for dead and did not notify it.
+        clock_s += 60
+        cluster.put("new", new.address, NodeState.ONLINE)
+        old.add(9)
+        await until(lambda: "old" in pumps._waiting)
+        assert merger.received_ts("old") == 1
+        await pumps.refresh()
+        assert await merged(merger, pumps, 8) == [8]
+        new.add(10)
+        assert await merged(merger, pumps, 9) == [9]
+    await old.stop()
+    await new.stop()
 
 
-def test_without_etcd_passes_continue_and_nothing_joins_or_leaves() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        async with pumps_of(cluster, merger) as pumps:
-            cluster.put("a", "127.0.0.1:1", NodeState.ONLINE)
-            await pumps.refresh()
-            cluster.is_away = True
-            watch = asyncio.create_task(pumps.run(0.01))
-            await until(lambda: cluster.passes >= 5)
-            assert merger.sources == ["a"]
-            watch.cancel()
-            await asyncio.wait((watch,))
-
-    run(test)
+async def test_without_etcd_passes_continue_and_nothing_joins_or_leaves() -> None:
+    cluster, merger = Cluster(), Merger(0)
+    async with pumps_of(cluster, merger) as pumps:
+        cluster.put("a", "127.0.0.1:1", NodeState.ONLINE)
+        await pumps.refresh()
+        cluster.is_away = True
+        watch = asyncio.create_task(pumps.run(0.01))
+        await until(lambda: cluster.passes >= 5)
+        assert merger.sources == ["a"]
+        watch.cancel()
+        await asyncio.wait((watch,))
 
 
-def test_a_drainer_that_ends_shows_that_it_is_alive_and_follows_no_pump_any_more() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        async with pumps_of(cluster, merger) as pumps:
-            cluster.put("a", "127.0.0.1:1", NodeState.ONLINE)
-            await pumps.refresh()
-            await pumps.close()
-            cluster.put("b", "127.0.0.1:2", NodeState.ONLINE)
-            await pumps.refresh()
-            assert (cluster.passes, merger.sources) == (2, ["a"])
-
-    run(test)
+async def test_a_drainer_that_ends_shows_that_it_is_alive_and_follows_no_pump_any_more() -> None:
+    cluster, merger = Cluster(), Merger(0)
+    async with pumps_of(cluster, merger) as pumps:
+        cluster.put("a", "127.0.0.1:1", NodeState.ONLINE)
+        await pumps.refresh()
+        await pumps.close()
+        cluster.put("b", "127.0.0.1:2", NodeState.ONLINE)
+        await pumps.refresh()
+        assert (cluster.passes, merger.sources) == (2, ["a"])
 
 
-def test_a_failure_that_no_retry_cures_ends_the_passes() -> None:
-    async def test() -> None:
-        cluster, merger = Cluster(), Merger(0)
-        pump = FakePump()
-        pump.abort = (grpc.StatusCode.OUT_OF_RANGE, "purged")
-        await pump.start()
-        async with pumps_of(cluster, merger) as pumps:
-            cluster.put("a", pump.address, NodeState.ONLINE)
-            with pytest.raises(NeedsOperator, match="purged"):
-                await pumps.run(0.01)
-        await pump.stop()
-
-    run(test)
+async def test_a_failure_that_no_retry_cures_ends_the_passes() -> None:
+    cluster, merger = Cluster(), Merger(0)
+    pump = FakePump()
+    pump.abort = (grpc.StatusCode.OUT_OF_RANGE, "purged")
+    await pump.start()
+    async with pumps_of(cluster, merger) as pumps:
+        cluster.put("a", pump.address, NodeState.ONLINE)
+        with pytest.raises(NeedsOperator, match="purged"):
+            await pumps.run(0.01)
+    await pump.stop()
 
 
 @asynccontextmanager
@@ -822,66 +740,54 @@ async def busy_and_quiet(quiet: FakePump) -> AsyncIterator[tuple[FakePump, Merge
         await asyncio.gather(busy.stop(), quiet.stop())
 
 
-def test_a_pump_that_holds_back_a_transaction_is_asked_to_move_on() -> None:
-    async def test() -> None:
-        quiet = FakePump()
-        quiet.on_advance = lambda past_ts: quiet.add(past_ts + 10)
-        async with busy_and_quiet(quiet) as (busy, merger, pumps):
-            busy.payload = lambda ts: b"a transaction" * 9
-            busy.add(20)
-            assert (await merged(merger, pumps, 20))[-1] == 20
-            assert quiet.asked_to_pass == [20]
-            assert busy.asked_to_pass == [], "who has sent it holds nothing back"
-
-    run(test)
+async def test_a_pump_that_holds_back_a_transaction_is_asked_to_move_on() -> None:
+    quiet = FakePump()
+    quiet.on_advance = lambda past_ts: quiet.add(past_ts + 10)
+    async with busy_and_quiet(quiet) as (busy, merger, pumps):
+        busy.payload = lambda ts: b"a transaction" * 9
+        busy.add(20)
+        assert (await merged(merger, pumps, 20))[-1] == 20
+        assert quiet.asked_to_pass == [20]
+        assert busy.asked_to_pass == [], "who has sent it holds nothing back"
 
 
-def test_no_pump_is_asked_to_move_on_for_the_sake_of_a_fake_binlog() -> None:
-    async def test() -> None:
-        quiet = FakePump()
-        async with busy_and_quiet(quiet) as (busy, merger, pumps):
-            for ts in range(20, 30):
-                busy.add(ts)
-                await until(lambda ts=ts: merger.received_ts("busy") == ts)  # type: ignore[misc]
-                pumps.hurry()
-            quiet.add(40)
-            await merged(merger, pumps, 29)
-            assert quiet.asked_to_pass == []
-
-    run(test)
+async def test_no_pump_is_asked_to_move_on_for_the_sake_of_a_fake_binlog() -> None:
+    quiet = FakePump()
+    async with busy_and_quiet(quiet) as (busy, merger, pumps):
+        for ts in range(20, 30):
+            busy.add(ts)
+            await until(lambda ts=ts: merger.received_ts("busy") == ts)  # type: ignore[misc]
+            pumps.hurry()
+        quiet.add(40)
+        await merged(merger, pumps, 29)
+        assert quiet.asked_to_pass == []
 
 
-def test_a_pump_with_an_open_transaction_is_not_asked_again_and_again() -> None:
-    async def test() -> None:
-        quiet = FakePump()
-        async with busy_and_quiet(quiet) as (busy, merger, pumps):
-            busy.payload = lambda ts: b"a transaction" * 9
-            began_s = asyncio.get_running_loop().time()
-            for ts in range(20, 60):
-                busy.add(ts)
-                await until(lambda ts=ts: merger.received_ts("busy") == ts)  # type: ignore[misc]
-                pumps.hurry()
-            await until(lambda: bool(quiet.asked_to_pass))
-            took_s = asyncio.get_running_loop().time() - began_s
-            assert len(quiet.asked_to_pass) <= 2 + took_s / 0.1
-            quiet.add(70)
-            assert (await merged(merger, pumps, 59))[-1] == 59
-
-    run(test)
+async def test_a_pump_with_an_open_transaction_is_not_asked_again_and_again() -> None:
+    quiet = FakePump()
+    async with busy_and_quiet(quiet) as (busy, merger, pumps):
+        busy.payload = lambda ts: b"a transaction" * 9
+        began_s = asyncio.get_running_loop().time()
+        for ts in range(20, 60):
+            busy.add(ts)
+            await until(lambda ts=ts: merger.received_ts("busy") == ts)  # type: ignore[misc]
+            pumps.hurry()
+        await until(lambda: bool(quiet.asked_to_pass))
+        took_s = asyncio.get_running_loop().time() - began_s
+        assert len(quiet.asked_to_pass) <= 2 + took_s / 0.1
+        quiet.add(70)
+        assert (await merged(merger, pumps, 59))[-1] == 59
 
 
-def test_a_pump_of_an_earlier_version_is_pulled_all_the_same() -> None:
-    async def test() -> None:
-        quiet = FakePump()
-        quiet.advances = False
-        async with busy_and_quiet(quiet) as (busy, merger, pumps):
-            busy.payload = lambda ts: b"a transaction" * 9
-            busy.add(20)
-            await until(lambda: merger.received_ts("busy") == 20)
-            quiet.add(30)
-            await merged(merger, pumps, 20)
-            busy.add(40)
-            quiet.add(50)
-            assert (await merged(merger, pumps, 40))[-1] == 40
-
-    run(test)
+async def test_a_pump_of_an_earlier_version_is_pulled_all_the_same() -> None:
+    quiet = FakePump()
+    quiet.advances = False
+    async with busy_and_quiet(quiet) as (busy, merger, pumps):
+        busy.payload = lambda ts: b"a transaction" * 9
+        busy.add(20)
+        await until(lambda: merger.received_ts("busy") == 20)
+        quiet.add(30)
+        await merged(merger, pumps, 20)
+        busy.add(40)
+        quiet.add(50)
+        assert (await merged(merger, pumps, 40))[-1] == 40

@@ -7,9 +7,7 @@ import pytest
 from drainer.intake.merge_holder import (
     Condition,
     Held,
-    PumpStream,
     WatermarkWatch,
-    judge,
     lag_s,
     view_of,
     view_of_lost,
@@ -33,9 +31,9 @@ def stream(
     mute_s: float = 0,
     received_s: float = 0.1,
     state: NodeState = NodeState.ONLINE,
-) -> PumpStream:
+) -> tuple[NodeStatus, str, int, float]:
     status = NodeStatus(node_id="p", host="h:1", state=state, update_ts=ago(heartbeat_s))
-    return PumpStream(status=status, problem=problem, received_ts=ago(received_s), mute_s=mute_s)
+    return status, problem, ago(received_s), mute_s
 
 
 @pytest.mark.parametrize(
@@ -51,16 +49,17 @@ def stream(
     ],
 )
 def test_a_stream_is_judged_by_what_is_known_of_it(
-    seen: PumpStream, condition: Condition, why: str
+    seen: tuple[NodeStatus, str, int, float], condition: Condition, why: str
 ) -> None:
-    assert judge(seen, most_ts=ago(0.1), now_ts=NOW_TS) == (condition, why)
+    view = view_of(*seen, most_ts=ago(0.1), now_ts=NOW_TS, holds=False)
+    assert (view.condition, view.why) == (condition, why)
 
 
 def test_what_holds_the_low_water_is_named_with_its_condition_and_since_when() -> None:
     dead = stream(problem="Connection refused", received_s=60)
     views = [
-        view_of(dead, most_ts=ago(0), now_ts=NOW_TS, holds=True),
-        view_of(stream(), most_ts=ago(0), now_ts=NOW_TS, holds=False),
+        view_of(*dead, most_ts=ago(0), now_ts=NOW_TS, holds=True),
+        view_of(*stream(), most_ts=ago(0), now_ts=NOW_TS, holds=False),
     ]
     merge = Held(watermark=7, for_s=59.6, since_s=0).facts(views, late=0)
     assert merge.held_by == "p (dead: Connection refused), since 1970-01-01T00:00:00+00:00"
