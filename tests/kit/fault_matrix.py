@@ -31,7 +31,7 @@ def faults(folder: Path = TESTS) -> Iterator[Fault]:
     for path in sorted(folder.rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for mark in node.decorator_list:
                     if isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith("mark.fault"):
                         yield _fault(mark, str(path.relative_to(folder)), node.name)
