@@ -10,8 +10,6 @@ closing line says so, and `flaky-tests.txt` gets a line; the run is a success. T
 processes are never repeated, nor are tests of a run in which more than `REPEATED_MAX` failed.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The rules of the house that no linter holds."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A downstream that is removed, emptied, or put back to an older state under a Drainer stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

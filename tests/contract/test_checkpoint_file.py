@@ -1,7 +1,5 @@
 """What a checkpoint in a file promises: the last one saved, or a refusal, never a guess."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 An output that is added gets a line in `OUTPUTS`: how it is opened, and how a reader sees it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Both engines serve the same: what a caller sees, and what a handler sees."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The project's own gRPC server on real sockets: its fast path, its blocks, its bounds."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import re

@@ -1,7 +1,5 @@
 """What every DDL history promises, in memory and in etcd."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The event loop's channel against the gRPC servers that it meets: grpcio's, and our own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

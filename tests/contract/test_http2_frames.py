@@ -4,8 +4,6 @@ The sequences are those that tests of conformance try (`tests/integration/test_h
 runs h2spec with the long sweeps); here they need nothing but Python. Numbers are sections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What every source of DDL jobs promises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a lake of change logs promises, as Polars sees it: each change once, in its order."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Generator, Iterator

@@ -1,7 +1,5 @@
 """What a lake promises, as Polars sees it: each batch once, and one state over all tables."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections import Counter

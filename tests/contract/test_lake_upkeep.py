@@ -1,7 +1,5 @@
 """What a lake keeps, what it removes, and what it waits for."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """What the entries of logs promise, in memory and in etcd."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

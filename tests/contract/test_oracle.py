@@ -1,7 +1,5 @@
 """What every oracle promises, in memory and behind gRPC."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

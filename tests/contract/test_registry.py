@@ -1,7 +1,5 @@
 """What every registry promises, in memory and in etcd."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every RPC of both servers, called by every role over TLS."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every sink promises, kept by SQLite and by a real MariaDB, MySQL and TiDB."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """What every sink promises about a batch that takes several transactions."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Settings that cannot be are refused by name, place and the nearest that could."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which disk a chaos may delete: any but the last one that has all of a log."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The judge of a chaos: silent about what is right, and never about what is wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

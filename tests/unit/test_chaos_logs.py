@@ -1,7 +1,5 @@
 """What stands in the logs of a chaos is explained by a fault, or a find."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

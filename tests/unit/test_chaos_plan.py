@@ -1,7 +1,5 @@
 """The plan of a chaos: the same from the same seed, of every kind, and never more than is fair."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What an operator decides after a restore of etcd, as far as a chaos plays one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

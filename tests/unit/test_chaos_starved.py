@@ -1,7 +1,5 @@
 """On a machine that is too busy a chaos leaves faults out, says so, and judges in any case."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A Pump that another one starts is reached by the proxy of its machine."""
 
-from __future__ import annotations
-
 import os
 import socket
 

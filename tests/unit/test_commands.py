@@ -1,7 +1,5 @@
 """Every command explains itself, prints its version, and refuses a typo with a hint."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """A commit subject names an area and fits into 72 characters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

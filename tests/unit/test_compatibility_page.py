@@ -1,7 +1,5 @@
 """The page of compatibility names the formats that the code writes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The demo's verdict can fail: a missing, a changed and a surplus row are each reported."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The MySQL demo's verdict can fail, its plan leaves sysbench its tables, and reports are read."""
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
 from pathlib import Path

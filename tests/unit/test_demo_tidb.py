@@ -1,7 +1,5 @@
 """The TiDB demo's plan leaves sysbench its tables, and kills the TiDB between two of its DDLs."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from penstock_local.demo.servers import RESTART, TABLES, TIDB_PLAN

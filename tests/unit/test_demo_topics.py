@@ -1,7 +1,5 @@
 """What the demo makes of canal-json: rows by their key, or one of those that are the same."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from pathlib import Path

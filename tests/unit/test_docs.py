@@ -1,7 +1,5 @@
 """The documentation is built without a warning, and every page of it is found."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

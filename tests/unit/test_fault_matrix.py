@@ -1,7 +1,5 @@
 """Every fault that a test makes is in the fault matrix, with its outcome."""
 
-from __future__ import annotations
-
 from tests.kit.fault_matrix import TESTS, Fault, faults, page, problems
 
 

@@ -1,7 +1,5 @@
 """`make fresh` runs what the README says, on each release, and ends with what failed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

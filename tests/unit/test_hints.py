@@ -1,7 +1,5 @@
 """What a message asks an operator to do at night loses nothing, or says first what it loses."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What `penstock init` writes is what the programs take."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The manifests are Kubernetes' own kinds, and what they start takes its arguments."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

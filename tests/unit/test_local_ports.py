@@ -1,7 +1,5 @@
 """Ports for servers on this machine: what one process was given no other is."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Servers on this machine are reached past a proxy that the environment names."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

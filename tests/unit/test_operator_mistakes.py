@@ -1,7 +1,5 @@
 """What an operator gets wrong is one line with a remedy, and the exit code says who must act."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

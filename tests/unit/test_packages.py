@@ -3,8 +3,6 @@
 The script runs with a PATH of the test's own, where `id` and `apt-get` are the test's too.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

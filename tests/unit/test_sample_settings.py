@@ -1,7 +1,5 @@
 """The sample settings load, name every key, and show the true defaults."""
 
-from __future__ import annotations
-
 import dataclasses
 import tomllib
 from pathlib import Path

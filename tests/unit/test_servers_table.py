@@ -1,7 +1,5 @@
 """The table of servers and features in `pumpclient/mysql/README.md` claims what tests show."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

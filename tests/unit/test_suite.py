@@ -1,7 +1,5 @@
 """The suite runs in two parts and repeats some failures; one closing line and exit code for all."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

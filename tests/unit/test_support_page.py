@@ -1,7 +1,5 @@
 """The page of what is supported claims what the tests start and run, and nothing else."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import Counter

@@ -1,7 +1,5 @@
 """penstock ctl as TiDB-Binlog's is called: every command and flag of it reaches one of ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from ctl.commands import main

@@ -1,7 +1,5 @@
 """An operator names the disk that continues a log."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Moves and drains of Pumps that do not run: what an operator is told to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

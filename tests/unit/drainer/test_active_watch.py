@@ -1,7 +1,5 @@
 """When a standby takes over, and when it only seems that it should."""
 
-from __future__ import annotations
-
 import pytest
 
 from drainer.standby import ActiveWatch, Look, RunAnswer, Verdict

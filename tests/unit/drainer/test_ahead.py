@@ -1,7 +1,5 @@
 """Rows of a TiDB that come before the DDL whose table they need: a multi-schema change."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tables of one layout that go through the same calls get the SQL that each would get alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Each story runs in a fresh process, because a process looks only once.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Files in TiDB-Binlog's format: their bytes, crashes at every call, disks that fail."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gzip

@@ -1,7 +1,5 @@
 """Claim checks: what is too large for a topic is a file, the same one however often it is kept."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

@@ -1,7 +1,5 @@
 """Compaction leaves the last writer of every key, and makes room for it first."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """Old rows get the moment downstream that they have upstream, in a column that begins with now."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """A DDL in the words of the server that runs it, and what that server cannot do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which downstream the settings name, and how its URL is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import patch
 

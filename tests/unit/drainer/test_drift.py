@@ -1,7 +1,5 @@
 """What an override of each kind of DDL leaves out downstream, and what it leaves as it is."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A reader lets nothing pass before it knows of every Pump that may have something before it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who fetches the rows, a ledger ends the same; a task's answer depends on its unit only."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import threading

@@ -1,7 +1,5 @@
 """What a commit of a Delta table is counted as, and where the counts are read."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A DDL is tracked always and executed maybe; an operator's override says how."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from dataclasses import replace

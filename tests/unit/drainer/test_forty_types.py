@@ -1,7 +1,5 @@
 """40 types with their extreme values, as TiDB-Binlog's own writer puts them into a file."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from pathlib import Path

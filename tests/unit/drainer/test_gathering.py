@@ -1,7 +1,5 @@
 """Changes gather for a lake until its interval has passed, or until there are enough of them."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A folder of files that lacks something is refused by a restore, however it lacks it."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

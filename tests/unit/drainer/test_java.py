@@ -1,7 +1,5 @@
 """Spark runs on the first Java that is new enough; without one a human learns what to do."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import types

@@ -1,7 +1,5 @@
 """JSON with a MySQL's types as SQL: a MariaDB reads its plain text, whichever way it was made."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Connections to Kafka that end leave nothing behind: no brokers are needed for that."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 from collections.abc import Iterator

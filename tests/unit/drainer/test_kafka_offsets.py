@@ -1,7 +1,5 @@
 """A topic that loses messages under the sink is noticed by the offsets of the next ones."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

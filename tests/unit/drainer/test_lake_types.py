@@ -1,7 +1,5 @@
 """What 40 types with their extreme values are in a lake, and what their DDL makes of them."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, date, datetime
 from decimal import Decimal

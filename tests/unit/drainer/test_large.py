@@ -1,7 +1,5 @@
 """A transaction that is applied slice by slice leaves what it would have left in one piece."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sqlite3

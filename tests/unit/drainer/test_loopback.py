@@ -1,7 +1,5 @@
 """Loop-back control: which transactions stop, in which form they come, what else stays."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import count
 from pathlib import Path

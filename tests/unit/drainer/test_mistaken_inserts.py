@@ -1,7 +1,5 @@
 """What becomes of an insert of a key that is there already, as the guide says."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

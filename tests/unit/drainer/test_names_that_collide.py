@@ -1,7 +1,5 @@
 """Names that become one another in a topic, a folder or a file: told apart, or refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

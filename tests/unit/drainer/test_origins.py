@@ -1,7 +1,5 @@
 """What a source passes on twice is applied once: in any order of restarts and repetitions."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whatever is overridden, the downstream differs from upstream in what the counts name only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -1,7 +1,5 @@
 """Partitions that commit by themselves end where serial apply ends, wherever a run ends."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Patience: what may pass is waited for, with a growing pause, and not for ever."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """A refused statement of many rows is named by its table and row."""
 
-from __future__ import annotations
-
 import pytest
 
 from drainer.sinks.protocol import Refused, located, row_of

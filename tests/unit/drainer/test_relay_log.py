@@ -1,7 +1,5 @@
 """The relay log on a disk that fails, tears and forgets: it has what was applied, or says so."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

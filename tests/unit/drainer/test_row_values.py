@@ -1,7 +1,5 @@
 """Rows read column by column are the rows that are read one by one."""
 
-from __future__ import annotations
-
 import sys
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Filters and routes over a stream: what is planned, what is left out, what runs of the DDL."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

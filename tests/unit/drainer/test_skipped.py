@@ -1,7 +1,5 @@
 """What does not go downstream is counted exactly, said once, and is in the checkpoint."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

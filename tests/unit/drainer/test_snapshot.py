@@ -1,7 +1,5 @@
 """A start from a snapshot ends where one from all history ends; a bad one is never believed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Binlogs that come in pieces: what arrives is what was sent, or an error that says why not."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

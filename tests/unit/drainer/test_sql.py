@@ -1,7 +1,5 @@
 """Literals and statements say exactly what the values are."""
 
-from __future__ import annotations
-
 import pickle
 import sqlite3
 from contextlib import closing

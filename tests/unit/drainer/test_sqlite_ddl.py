@@ -1,7 +1,5 @@
 """SQLite's tables follow the upstream's, rows included."""
 
-from __future__ import annotations
-
 import itertools
 import sqlite3
 import weakref

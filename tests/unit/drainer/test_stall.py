@@ -1,7 +1,5 @@
 """Who is slow, who is dead, who holds the merge, and what the words for it are."""
 
-from __future__ import annotations
-
 import pytest
 
 from drainer.intake.merge_holder import (

@@ -1,7 +1,5 @@
 """Every change as a statement ends where merged batches and one-by-one apply end, crash or not."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

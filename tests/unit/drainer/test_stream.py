@@ -1,7 +1,5 @@
 """A reader gets what a Drainer would apply, in that order, from wherever it begins."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import subprocess

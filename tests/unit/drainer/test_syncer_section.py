@@ -1,7 +1,5 @@
 """TiDB-Binlog's filter keys mean here what they meant there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

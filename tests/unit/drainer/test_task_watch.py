@@ -1,7 +1,5 @@
 """What a Drainer does while no Spark task is connected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """What a reader of TiDB-Binlog's topic gets: one message for each transaction and each DDL."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A TiDB's stream: rows of versions around a DDL, and DDL of which not all runs downstream."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sqlite3

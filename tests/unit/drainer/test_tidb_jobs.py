@@ -1,7 +1,5 @@
 """A TiDB's DDL jobs are read from whichever of its servers answers, all of them, each once."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Every key and flag of TiDB-Binlog's Drainer is understood, or answered with what replaces it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ connector for MySQL: https://debezium.io/documentation/reference/stable/connecto
 Maxwell's: https://maxwells-daemon.io/dataformat/.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

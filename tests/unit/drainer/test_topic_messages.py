@@ -1,7 +1,5 @@
 """What readers of topics get: canal-json and Debezium JSON, their keys, topics and partitions."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Huge row changes cut into small ones hold the same changes in the same order, or are refused."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Callable

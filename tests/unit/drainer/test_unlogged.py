@@ -1,7 +1,5 @@
 """Changes of a TiDB cluster without a binlog are reported once, and shown as long as they last."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

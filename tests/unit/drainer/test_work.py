@@ -1,7 +1,5 @@
 """Work units and statements survive the way to a Spark task and back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Random tables of every type, rows that fit them, and the damage that can come to row bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A catalog to run DDL against in tests, as a writer and the history would."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Batches by hand are what protobuf makes of them, for everything protobuf takes or refuses."""
 
-from __future__ import annotations
-
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from penstock.node.output import describe, kind_of, line_of, printable, time_text
 from penstock.ts import compose
 from penstock.wire.binlog import (

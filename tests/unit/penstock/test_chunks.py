@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from google_crc32c import value
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Binlogs survive their bytes, and bytes that are no binlog are refused."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The codes of errors: none changes, none is used twice, and a person sees one of them, once."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

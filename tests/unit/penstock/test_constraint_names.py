@@ -1,7 +1,5 @@
 """Unnamed CHECKs and foreign keys get the names that upstream's server gave them."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl.rewrite.constraint_names import as_mariadb_reads, as_server_names

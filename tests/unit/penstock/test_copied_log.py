@@ -1,7 +1,5 @@
 """A copy takes what fits to it, cuts what a crash tore, and reports what a crash cannot explain."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

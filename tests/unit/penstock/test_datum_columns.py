@@ -1,7 +1,5 @@
 """Columns: decoding a batch column-wise is decoding its rows one by one, damage included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

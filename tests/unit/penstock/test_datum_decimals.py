@@ -1,7 +1,5 @@
 """MySQL's binary decimals: the reference's vectors, exact digits, damage."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 
 import pytest

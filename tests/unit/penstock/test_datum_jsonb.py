@@ -1,7 +1,5 @@
 """JSON's binary form: the reference's vector, text, and bytes that try to unfold into gigabytes."""
 
-from __future__ import annotations
-
 import decimal
 import json
 import struct

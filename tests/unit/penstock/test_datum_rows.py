@@ -1,7 +1,5 @@
 """Rows: the reference's vectors, round trips over random tables, damage, values that do not fit."""
 
-from __future__ import annotations
-
 import datetime as dt
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Dates, times and durations: packed numbers, text, rounding, what is refused."""
 
-from __future__ import annotations
-
 import datetime as dt
 from contextlib import suppress
 

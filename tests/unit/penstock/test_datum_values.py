@@ -1,7 +1,5 @@
 """Single datums: byte vectors, round trips, the order of memcomparable forms, damage."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The session of a DDL survives JSON, and says what its CURRENT_TIMESTAMP was."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

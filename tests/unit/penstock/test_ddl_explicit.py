@@ -1,7 +1,5 @@
 """Statements with what their session left to the server."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl.charsets import collation_name, full_name, pads

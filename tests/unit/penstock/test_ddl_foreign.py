@@ -1,7 +1,5 @@
 """What only some servers can read: followed, and spelled for each downstream."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl.rewrite.foreign import spelled_for

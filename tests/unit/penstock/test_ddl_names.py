@@ -1,7 +1,5 @@
 """Names that no MySQL or MariaDB takes are refused by the writer, not by a Drainer later."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Partitions and sequences: what jobs they come to, and what of a table changes by them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

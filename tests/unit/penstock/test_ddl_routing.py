@@ -1,7 +1,5 @@
 """DDL under other names reads as the same DDL about other tables."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Defaults are what the server stores: of the statement's session, or computed from a row."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """System-versioned tables are tracked, and made downstream, as plain ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.errors import NeedsOperator

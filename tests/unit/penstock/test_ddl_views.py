@@ -1,7 +1,5 @@
 """A view's tables are found, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

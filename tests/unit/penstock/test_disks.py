@@ -1,7 +1,5 @@
 """Which disk a log's next copy goes to, and how disks are listed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Passwords as TiDB-Binlog hides them: what one program writes the other one reads."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Endpoints, and which failure of etcd's is whose."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """TIMESTAMP columns for a server that gives them defaults unasked."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl.rewrite.explicit import explicit_timestamps

@@ -1,7 +1,5 @@
 """A file replaced as a whole is the old one or the new one, never half of it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The events that a DDL is, which DDL passes, and DDL of tables that become one."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl import SchemaChange

@@ -1,7 +1,5 @@
 """Which schemas, tables and kinds of change pass, case by case and against a naive model."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

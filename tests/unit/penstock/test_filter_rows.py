@@ -1,7 +1,5 @@
 """What an expression refuses, and which changes a row filter leaves out."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.datum.rows.row_codec import RowCodec

@@ -1,7 +1,5 @@
 """One frame of a log: read back as written, refused in any other shape or place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

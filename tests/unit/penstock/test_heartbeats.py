@@ -1,7 +1,5 @@
 """Who runs is found out by watching, and never by how old a heartbeat looks."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

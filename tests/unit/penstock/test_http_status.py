@@ -1,7 +1,5 @@
 """The pages of a node, asked over real sockets by well-behaved and other clients."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from penstock.cluster.node_registry import labels_in, labels_text, parse_labels, published_labels

@@ -1,7 +1,5 @@
 """Log lines: one for each, whatever is in it, in a file that others may move away."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

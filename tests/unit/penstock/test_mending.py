@@ -1,7 +1,5 @@
 """Any damage of a log is put back from another disk that has the place whole, and from no other."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import random

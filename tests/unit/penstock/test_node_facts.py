@@ -1,7 +1,5 @@
 """Facts of a node: described once, read as JSON by programs and as text by people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The status JSON, and who counts as live."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

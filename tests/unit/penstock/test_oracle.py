@@ -1,7 +1,5 @@
 """Timestamps, and how an oracle makes them: strictly increasing whatever the clocks do."""
 
-from __future__ import annotations
-
 import threading
 import time
 from itertools import pairwise

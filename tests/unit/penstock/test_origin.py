@@ -1,7 +1,5 @@
 """A binlog says where its transaction comes from, and everything that reads binlogs bears that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What commands print: text for people, JSON for programs."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import json

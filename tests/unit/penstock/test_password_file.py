@@ -1,7 +1,5 @@
 """A password in a file is read for each connection, so that it can be replaced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The last warnings and errors of a process, as its status has them."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from penstock.cluster.records import DrainerStop, LastWord, record_of, record_text

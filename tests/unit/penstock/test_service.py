@@ -1,7 +1,5 @@
 """A node ends with a code that says who must act."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

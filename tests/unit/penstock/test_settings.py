@@ -1,7 +1,5 @@
 """Settings come from four places, and a typo in any of them is an error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables and DDL jobs survive JSON, and JSON of TiDB's own reads."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

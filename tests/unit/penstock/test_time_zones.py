@@ -1,7 +1,5 @@
 """Which zone a server's SYSTEM is, by what it shows at sample moments."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """When the event loop appends by itself: by the disk, and not by what a busy machine adds."""
 
-from __future__ import annotations
-
 import random
 
 from pump.service.group_commit import AppendTimes

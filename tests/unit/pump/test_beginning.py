@@ -1,7 +1,5 @@
 """How a Pump comes to its log: of two that claim the same one in turn, one gives way."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Whose log it is at a start: this disk's, another one's, or no one's who could say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A Pump's view of the cluster's time, and what is ahead of it."""
 
-from __future__ import annotations
-
 import asyncio
 
 from penstock.codes import Code

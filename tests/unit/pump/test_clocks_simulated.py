@@ -1,7 +1,5 @@
 """Clocks that jump, and machines that are paused, at random: each rule is missed without it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.replicas.sweep import Counts, found_by, sweep_of

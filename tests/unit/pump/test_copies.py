@@ -1,7 +1,5 @@
 """Copies of other Pumps' logs on a real disk, asked as a primary asks."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """What a Pump has set aside goes by age, and nothing else does."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What PullBinlogs sends, made by hand: the bytes are those that protobuf would make."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """WriteBinlog on the fast path answers as the handler of any gRPC server does, without a task."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A Drainer gets the metadata of transactions first, and its tasks fetch them afterwards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

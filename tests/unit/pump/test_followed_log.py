@@ -1,7 +1,5 @@
 """A copy's folder holds what its primary sent, whatever its disk does at whatever call."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

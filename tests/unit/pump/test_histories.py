@@ -1,7 +1,5 @@
 """An entry that is older than a disk is found out, and only the disk that has all continues."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

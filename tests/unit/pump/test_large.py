@@ -1,7 +1,5 @@
 """Large binlogs through the Pump's handlers: what is taken, what is refused and what is left."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path

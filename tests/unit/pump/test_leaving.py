@@ -1,7 +1,5 @@
 """Before a Pump ends: whose copies it waits for, and what an operator reads of them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

@@ -3,8 +3,6 @@
 What ships the log is a small twin here; with real Pumps `tests/fault/test_moves.py` says the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

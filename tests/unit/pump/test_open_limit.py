@@ -1,7 +1,5 @@
 """How many transactions may be open at once, and what happens to one too many."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

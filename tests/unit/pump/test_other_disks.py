@@ -1,7 +1,5 @@
 """What a Pump sees of a log on another disk, to compare it with its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A data folder with the only copy of a log starts only if its Pump wrote it last."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pulls that fail are counted by what was wrong."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

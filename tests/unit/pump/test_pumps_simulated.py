@@ -1,7 +1,5 @@
 """Whole Pumps in simulated worlds: every acknowledged transaction comes out of the merge once."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

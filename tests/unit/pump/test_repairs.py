@@ -1,7 +1,5 @@
 """What a Pump finds damaged on its disk is mended from another one, in its log and in copies."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """What a primary and a copy say to each other is the same on both ends of the wire."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Both sides of a log's copies, one step at a time; what they do together is simulated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

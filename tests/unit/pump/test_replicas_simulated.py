@@ -1,7 +1,5 @@
 """The copies of a log in simulated worlds: nothing breaks, and every rule is needed for that."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The handlers of both services over a real storage, without a network."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path

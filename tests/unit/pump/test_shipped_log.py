@@ -1,7 +1,5 @@
 """A real primary's log on the disks of its copies: what is acknowledged is there, as it says."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections import deque

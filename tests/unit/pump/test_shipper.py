@@ -1,7 +1,5 @@
 """What a shipper makes of what a copy answers, and when it calls the copy silent."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ The log is on a disk in memory. One copy is enough here, so that no other Pump i
 of them `tests/fault/test_copies.py` says the same.
 """
 
-from __future__ import annotations
-
 import errno
 import threading
 import time

@@ -1,7 +1,5 @@
 """Keys as PD and TiKV order them, and which of them are TiDB's."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

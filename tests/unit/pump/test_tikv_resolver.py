@@ -1,7 +1,5 @@
 """The rule by which a transaction of a TiDB ends: TiKV's answer, and nothing but a final one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A Pump on loopback that does what a test wants: both services, no storage."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Row changes in a file: the same as from memory, in mutations of bounded size."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

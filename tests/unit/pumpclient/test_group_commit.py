@@ -1,7 +1,5 @@
 """Groups of transactions: in order, and what was logged is a beginning at any moment."""
 
-from __future__ import annotations
-
 import random
 import threading
 from contextlib import contextmanager

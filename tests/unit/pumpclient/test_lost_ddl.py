@@ -1,7 +1,5 @@
 """A writer does not continue where a restored etcd lacks a DDL of the stream."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 

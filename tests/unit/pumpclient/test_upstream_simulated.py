@@ -1,7 +1,5 @@
 """An upstream that is reset, put back or replaced, at random: no wrong value without a stop."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kit.replicas.sweep import Counts, found_by, sweep_of

@@ -1,7 +1,5 @@
 """Clusters as a console sees them, for its tests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

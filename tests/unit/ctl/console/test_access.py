@@ -1,7 +1,5 @@
 """Who may act: the token, its sessions, and what a form must bring; asked over real sockets."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import re

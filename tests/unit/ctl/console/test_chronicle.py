@@ -1,7 +1,5 @@
 """An hour of rates and lags: what is kept, what is averaged, and what is forgotten."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

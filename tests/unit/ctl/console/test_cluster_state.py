@@ -1,7 +1,5 @@
 """What an operator is shown of a cluster: who needs a person, why, and what helps."""
 
-from __future__ import annotations
-
 import pytest
 
 from ctl.console.access import offers

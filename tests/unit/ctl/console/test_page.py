@@ -1,7 +1,5 @@
 """The page: whatever nodes and etcd say, it is well-formed, and none of its markup is theirs."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

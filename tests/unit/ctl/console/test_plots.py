@@ -1,7 +1,5 @@
 """Plots: axes that people read, gaps that are gaps, and markup that nothing from outside breaks."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

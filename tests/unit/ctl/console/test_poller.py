@@ -1,7 +1,5 @@
 """Who is asked, and what etcd says of sources, whatever it holds."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given

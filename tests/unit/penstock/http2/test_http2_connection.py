@@ -1,7 +1,5 @@
 """One connection of a server, in memory: frames in, frames out, and a named end for what is bad."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable

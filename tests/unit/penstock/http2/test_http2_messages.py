@@ -1,7 +1,5 @@
 """Messages of a stream, header fields as text, and what a header block means."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 

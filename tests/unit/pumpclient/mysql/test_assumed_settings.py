@@ -1,7 +1,5 @@
 """What a server must show if a DDL's session had its global settings."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl.parse.parser import parse

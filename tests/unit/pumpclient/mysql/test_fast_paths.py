@@ -1,7 +1,5 @@
 """The short ways through decoding say what the plain ones say."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from io import BytesIO
 from typing import Any

@@ -1,7 +1,5 @@
 """What of the load needs no server: chunks, rows from text, what is kept, what is said."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A relay log is read as it grows: any history of writes gives all whole events, each once."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

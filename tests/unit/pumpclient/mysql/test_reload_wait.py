@@ -1,7 +1,5 @@
 """`reload --wait` follows a source's status to the end of a reload, and fails where it failed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A statement is skipped for the kind of object that it names, not for a word that it contains."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.errors import NeedsOperator

@@ -1,7 +1,5 @@
 """What a QUERY says of its session, as servers write it, and the DDL context that it comes to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

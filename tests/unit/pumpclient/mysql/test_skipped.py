@@ -1,7 +1,5 @@
 """Tables that are left out: which statements are theirs, where a RENAME takes them, what counts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A source's small parts: journal, what is left out, merged tables, starts, groups."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Row images become the bytes that a writer would have encoded, whatever the table is like."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Which foreign keys change rows that a binlog does not have, and what a source does then."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

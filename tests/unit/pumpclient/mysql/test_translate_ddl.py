@@ -1,7 +1,5 @@
 """Statements of MySQL and MariaDB become Penstock's DDL, or nothing, or a stop that says why."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

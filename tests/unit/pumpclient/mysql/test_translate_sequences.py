@@ -1,7 +1,5 @@
 """A downstream's sequence is ahead of the upstream's numbers, whatever the sequence is like."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """TIMESTAMP columns of sessions that give them defaults unasked: what is written out for them."""
 
-from __future__ import annotations
-
 import pytest
 
 from penstock.ddl import Catalog, plan_ddl

@@ -1,7 +1,5 @@
 """Events become rows and ends of transactions, in both servers' framing, and nothing is lost."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

@@ -1,7 +1,5 @@
 """What `penstock verify` takes for equal, and what it is sure of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
