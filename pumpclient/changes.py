@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -109,12 +108,6 @@ class Changes:
         self.inserted, self.updated, self.deleted, self.sequence = [], [], [], []
 
 
-class _Field(NamedTuple):
-    table_id: int
-    offset: int
-    length: int
-
-
 class SpoolFile:
     """The rows of one transaction that is too large for memory.
 
@@ -127,7 +120,8 @@ class SpoolFile:
         This and all other methods raise `NeedsOperator` when the disk fails.
         """
         self._folder = folder
-        self._fields: list[_Field] = []
+        # The table, the offset and the length of each mutation.
+        self._fields: list[tuple[int, int, int]] = []
         self.size_bytes = 0
         with _named("opened"):
             self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
@@ -144,14 +138,14 @@ class SpoolFile:
         self, table_ids: Collection[int], change: Callable[[TableMutation], Iterable[TableMutation]]
     ) -> None:
         """Replace each mutation of these tables with the results of `change`, one at a time."""
-        if not any(found.table_id in table_ids for found in self._fields):
+        if not any(table_id in table_ids for table_id, _, _ in self._fields):
             return
         fresh = SpoolFile(self._folder)
         try:
-            for found in self._fields:
-                data = self.read(found.offset, found.length)
-                if found.table_id not in table_ids:
-                    fresh._append(found.table_id, data)
+            for table_id, offset, length in self._fields:
+                data = self.read(offset, length)
+                if table_id not in table_ids:
+                    fresh._append(table_id, data)
                     continue
                 for mutation in decode_prewrite_value(data).mutations:
                     for changed in change(mutation):
@@ -172,7 +166,7 @@ class SpoolFile:
                 left = left[
                     os.pwrite(self._file.fileno(), left, self.size_bytes + len(data) - len(left)) :
                 ]
-        self._fields.append(_Field(table_id, self.size_bytes, len(data)))
+        self._fields.append((table_id, self.size_bytes, len(data)))
         self.size_bytes += len(data)
 
 

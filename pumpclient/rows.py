@@ -153,13 +153,10 @@ class Table:
         if column.state != PUBLIC or not column.is_not_null:
             return lambda: None
         if ColumnFlag.AUTO_INCREMENT in column.flag:
-            raise self._malformed(
-                f"column {column.name!r} has no value",
-                "give one: only a database counts AUTO_INCREMENT",
-            )
-        raise self._malformed(
-            f"column {column.name!r} has no value, is NOT NULL and has no default", "give a value"
-        )
+            hint = "give one: only a database counts AUTO_INCREMENT"
+            raise self._malformed(f"column {column.name!r} has no value", hint)
+        problem = f"column {column.name!r} has no value, is NOT NULL and has no default"
+        raise self._malformed(problem, "give a value")
 
     def _malformed(self, problem: str, hint: str) -> Malformed:
         return Malformed(

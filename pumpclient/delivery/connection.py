@@ -95,13 +95,9 @@ class PumpWriter:
         )
         self._receiver.start()
 
-    def submit(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write; wait at most `timeout_s` for room."""
-        self._queue.put(pending, timeout_s)
-
-    def submit_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue many writes together: cheaper than one by one."""
-        self._queue.put_all(pendings, timeout_s)
+    def submit(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
+        """Queue writes; wait at most `timeout_s` for room."""
+        self._queue.put(pendings, timeout_s)
 
     def drop_connection(self) -> None:
         """Break the connection and fail writes in flight; the next write reconnects."""

@@ -205,7 +205,12 @@ class GroupWriter:
 
     def _finish(self, flight: _Flight) -> None:
         try:
-            self._await_prewrites(flight)
+            deadline_s = time.monotonic() + flight.timeout_s
+            for pending in flight.prewrites:
+                failure = pending.settle(deadline_s - time.monotonic())
+                if failure is not None:
+                    raise self._refused(flight, failure)
+            self._session.pumps.report_prewrite(flight.pump, None)
             _after_prewrites()
             commit_ts = self._session.oracle.get_many(len(flight.start_ts))
             flight.pin.__exit__(None, None, None)
@@ -229,14 +234,6 @@ class GroupWriter:
     def _abandon(self, flight: _Flight, error: Exception) -> None:
         _unpin(flight.pin, error)
         self._roll_back(flight)
-
-    def _await_prewrites(self, flight: _Flight) -> None:
-        deadline_s = time.monotonic() + flight.timeout_s
-        for pending in flight.prewrites:
-            failure = pending.settle(deadline_s - time.monotonic())
-            if failure is not None:
-                raise self._refused(flight, failure)
-        self._session.pumps.report_prewrite(flight.pump, None)
 
     def _refused(self, flight: _Flight, failure: Failure) -> PenstockError:
         pump = flight.pump

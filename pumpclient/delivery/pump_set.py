@@ -193,7 +193,7 @@ class Pump:
             for pending in pendings:
                 pending.finish(Failure(Reason.BROKEN, "the client is closed", maybe_stored=False))
         else:
-            writer.submit_all(pendings, timeout_s)
+            writer.submit(pendings, timeout_s)
 
     def drop_connection(self) -> None:
         """Break the connection; writes waiting for answers continue elsewhere immediately."""

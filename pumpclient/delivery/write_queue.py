@@ -136,12 +136,8 @@ class WriteQueue:
         self._work = threading.Condition(self._lock)
         self._closed = False
 
-    def put(self, pending: PendingWrite, timeout_s: float) -> None:
-        """Queue a write, waiting for room; it fails if none becomes available in time."""
-        self.put_all((pending,), timeout_s)
-
-    def put_all(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
-        """Queue many writes together; writes without room in time fail."""
+    def put(self, pendings: Sequence[PendingWrite], timeout_s: float) -> None:
+        """Queue writes together, waiting for room; those without room in time fail."""
         done = 0
         while True:
             with self._lock:
@@ -172,7 +168,8 @@ class WriteQueue:
         """Sleep until something is queued; False once the queue is closed and empty."""
         with self._lock:
             while True:
-                self._drop_finished()
+                while self._queued and self._queued[0]._place == _FINISHED:
+                    self._queued.popleft()
                 if self._queued:
                     return True
                 if self._closed:
@@ -273,14 +270,10 @@ class WriteQueue:
     def _may_send(self, in_flight: InFlight) -> bool:
         """True when a batch may leave now: nothing is in flight, or enough has gathered."""
         count = len(in_flight.batches)
-        return not count or (
-            count < self._in_flight_max
-            and (
-                len(self._queued) >= self._eager_count
-                or self._queued_bytes >= _EAGER_BYTES
-                or self._closed
-            )
-        )
+        if not 0 < count < self._in_flight_max:
+            return not count
+        has_gathered = len(self._queued) >= self._eager_count
+        return has_gathered or self._queued_bytes >= _EAGER_BYTES or self._closed
 
     def _has_room(self, size: int) -> bool:
         """Return whether there is room; a write above the bound fits only an empty queue."""
@@ -291,10 +284,6 @@ class WriteQueue:
         if self._closed:
             return Failure(Reason.BROKEN, "the writer is closed", maybe_stored=False)
         return None if has_room else Failure(Reason.BUSY, "", maybe_stored=False)
-
-    def _drop_finished(self) -> None:
-        while self._queued and self._queued[0]._place == _FINISHED:
-            self._queued.popleft()
 
     def _pop(self, in_flight_writes: int) -> list[PendingWrite]:
         """Take a batch off the queue, but leave some if the Pump has little other work."""

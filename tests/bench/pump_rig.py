@@ -246,7 +246,7 @@ def with_threads(writer: PumpWriter, load: Load, until_s: float) -> array[float]
     def write(payload: bytes) -> None:
         begun_s = time.perf_counter()
         pending = PendingWrite(payload)
-        writer.submit(pending, ANSWER_S_MAX)
+        writer.submit([pending], ANSWER_S_MAX)
         if (failure := pending.settle(ANSWER_S_MAX)) is not None:
             raise RuntimeError(str(failure))
         took_s.append(time.perf_counter() - begun_s)
@@ -271,7 +271,7 @@ def with_outstanding(writer: PumpWriter, load: Load, until_s: float) -> array[fl
         start_ts, payload = clock.prewrite()
         return _Write(payload, start_ts, ended)
 
-    writer.submit_all([prewrite() for _ in range(load.writers)], ANSWER_S_MAX)
+    writer.submit([prewrite() for _ in range(load.writers)], ANSWER_S_MAX)
     left = load.writers
     while left:
         done = [ended.get(timeout=ANSWER_S_MAX)]
@@ -289,7 +289,7 @@ def with_outstanding(writer: PumpWriter, load: Load, until_s: float) -> array[fl
                 following.append(prewrite())
             else:
                 left -= 1
-        writer.submit_all(following, ANSWER_S_MAX)
+        writer.submit(following, ANSWER_S_MAX)
     return took_s
 
 

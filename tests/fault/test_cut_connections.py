@@ -111,7 +111,7 @@ def session(address: str, stamps: Iterator[int]) -> dict[int, Failure | None]:
             for start_ts in itertools.islice(stamps, count):
                 binlog = Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=b"x" * 9)
                 pendings[start_ts] = PendingWrite(encode_binlog(binlog))
-            writer.submit_all(list(pendings.values()), WITHIN_S)
+            writer.submit(list(pendings.values()), WITHIN_S)
             for start_ts, pending in pendings.items():
                 ended[start_ts] = pending.settle(WITHIN_S)
     finally:

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,35 +14,31 @@ from pumpclient.options import Options
 from tests.unit.pumpclient.scripted_pump import ScriptedPump
 
 Refusal = penstock_pb2.Refusal
-MakePump = Callable[..., ScriptedPump]
-MakeWriter = Callable[..., PumpWriter]
 
 
-@pytest.fixture
-def make_pump() -> Iterator[MakePump]:
-    pumps: list[ScriptedPump] = []
-
-    def make(*args: Any, **settings: Any) -> ScriptedPump:
-        pumps.append(ScriptedPump(*args, **settings))
-        return pumps[-1]
-
-    yield make
-    for pump in pumps:
-        pump.stop()
+_pumps: list[ScriptedPump] = []
+_writers: list[PumpWriter] = []
 
 
-@pytest.fixture
-def make_writer(make_pump: MakePump) -> Iterator[MakeWriter]:
-    writers: list[PumpWriter] = []
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _writers:
+        _writers.pop().close(5)
+    while _pumps:
+        _pumps.pop().stop()
 
-    def make(pump: ScriptedPump, node_id: str = "pump-1", **options: Any) -> PumpWriter:
-        target = Target(node_id=node_id, address=pump.address, cluster_id=7)
-        writers.append(PumpWriter(target, Options(**options)))
-        return writers[-1]
 
-    yield make
-    for writer in writers:
-        writer.close(5)
+def make_pump(*args: Any, **settings: Any) -> ScriptedPump:
+    """Return a Pump that is stopped at the end of the test."""
+    _pumps.append(ScriptedPump(*args, **settings))
+    return _pumps[-1]
+
+
+def make_writer(pump: ScriptedPump, node_id: str = "pump-1", **options: Any) -> PumpWriter:
+    target = Target(node_id=node_id, address=pump.address, cluster_id=7)
+    _writers.append(PumpWriter(target, Options(**options)))
+    return _writers[-1]
 
 
 def prewrite(start_ts: int, size: int = 10) -> bytes:
@@ -53,53 +49,49 @@ def prewrite(start_ts: int, size: int = 10) -> bytes:
 
 def write(writer: PumpWriter, payload: bytes) -> Failure | None:
     pending = PendingWrite(payload)
-    writer.submit(pending, 30)
+    writer.submit([pending], 30)
     return pending.settle(30)
 
 
-def test_a_write_returns_once_the_pump_has_it(make_pump: MakePump, make_writer: MakeWriter) -> None:
+def test_a_write_returns_once_the_pump_has_it() -> None:
     pump = make_pump()
     assert write(make_writer(pump), prewrite(1)) is None
     assert [b.start_ts for b in pump.binlogs] == [1]
     assert pump.cluster_ids == {7}
 
 
-def test_what_waits_for_the_pump_travels_together(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_what_waits_for_the_pump_travels_together() -> None:
     pump = make_pump()
     writer = make_writer(pump, batches_in_flight_max=1)
     pump.gate.clear()
     pendings = [PendingWrite(prewrite(ts)) for ts in range(1, 51)]
-    writer.submit(pendings[0], 1)
+    writer.submit([pendings[0]], 1)
     assert pump.arrived.acquire(timeout=5)
     for pending in pendings[1:]:
-        writer.submit(pending, 1)
+        writer.submit([pending], 1)
     pump.gate.set()
     assert [p.settle(5) for p in pendings] == [None] * 50
     assert [len(batch) for batch in pump.batches] == [1, 49]
 
 
-def test_a_refusal_is_for_its_binlog_alone(make_pump: MakePump, make_writer: MakeWriter) -> None:
+def test_a_refusal_is_for_its_binlog_alone() -> None:
     bad = prewrite(2)
     pump = make_pump(verdict=lambda p: (Refusal.RESOURCE_EXHAUSTED, "full") if p == bad else None)
     writer = make_writer(pump)
     pendings = [PendingWrite(prewrite(ts)) for ts in (1, 2, 3)]
     for pending in pendings:
-        writer.submit(pending, 1)
+        writer.submit([pending], 1)
     first, second, third = (p.settle(5) for p in pendings)
     assert (first, third) == (None, None)
     assert second == Failure(Reason.NO_SPACE, "full", maybe_stored=False)
 
 
-def test_a_lost_connection_leaves_sent_writes_in_doubt_and_the_next_one_reconnects(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_a_lost_connection_leaves_sent_writes_in_doubt_and_the_next_one_reconnects() -> None:
     pump = make_pump()
     writer = make_writer(pump)
     pump.gate.clear()
     pending = PendingWrite(prewrite(1))
-    writer.submit(pending, 1)
+    writer.submit([pending], 1)
     assert pump.arrived.acquire(timeout=5)
     pump.stop()
     failure = pending.settle(5)
@@ -110,9 +102,7 @@ def test_a_lost_connection_leaves_sent_writes_in_doubt_and_the_next_one_reconnec
     assert [b.start_ts for b in again.binlogs] == [2]
 
 
-def test_a_pump_that_is_not_there_stores_nothing(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_a_pump_that_is_not_there_stores_nothing() -> None:
     pump = make_pump()
     pump.stop()
     failure = write(make_writer(pump), prewrite(1))
@@ -120,9 +110,7 @@ def test_a_pump_that_is_not_there_stores_nothing(
     assert (failure.reason, failure.maybe_stored) == (Reason.BROKEN, False)
 
 
-def test_nothing_is_sent_to_another_node_on_the_pumps_address(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_nothing_is_sent_to_another_node_on_the_pumps_address() -> None:
     other = make_pump("pump-2")
     failure = write(make_writer(other, node_id="pump-1"), prewrite(1))
     assert failure is not None
@@ -131,13 +119,11 @@ def test_nothing_is_sent_to_another_node_on_the_pumps_address(
     assert other.binlogs == []
 
 
-def test_no_answer_in_time_is_a_failure_in_doubt(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_no_answer_in_time_is_a_failure_in_doubt() -> None:
     pump = make_pump()
     pump.gate.clear()
     pending = PendingWrite(prewrite(1))
-    make_writer(pump).submit(pending, 5)
+    make_writer(pump).submit([pending], 5)
     assert pump.arrived.acquire(timeout=30)
     failure = pending.settle(0.2)
     assert failure is not None
@@ -145,14 +131,12 @@ def test_no_answer_in_time_is_a_failure_in_doubt(
     pump.gate.set()
 
 
-def test_dropping_the_connection_frees_everyone_who_waits(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_dropping_the_connection_frees_everyone_who_waits() -> None:
     pump = make_pump()
     writer = make_writer(pump)
     pump.gate.clear()
     pending = PendingWrite(prewrite(1))
-    writer.submit(pending, 1)
+    writer.submit([pending], 1)
     assert pump.arrived.acquire(timeout=5)
     writer.drop_connection()
     failure = pending.settle(5)
@@ -161,9 +145,7 @@ def test_dropping_the_connection_frees_everyone_who_waits(
     pump.gate.set()
 
 
-def test_a_pump_without_batches_gets_one_call_per_binlog(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_a_pump_without_batches_gets_one_call_per_binlog() -> None:
     pump = make_pump(has_batches=False)
     writer = make_writer(pump)
     assert [write(writer, prewrite(ts)) for ts in (1, 2)] == [None, None]
@@ -182,7 +164,7 @@ def test_a_pump_without_batches_gets_one_call_per_binlog(
     ],
 )
 def test_the_errors_of_tidb_binlog_are_recognized_by_their_text(
-    make_pump: MakePump, make_writer: MakeWriter, message: str, reason: Reason
+    message: str, reason: Reason
 ) -> None:
     pump = make_pump(has_batches=False, verdict=lambda p: (0, message))
     failure = write(make_writer(pump), prewrite(1))
@@ -191,27 +173,23 @@ def test_the_errors_of_tidb_binlog_are_recognized_by_their_text(
     assert message in failure.message
 
 
-def test_what_must_only_go_to_a_known_node_does_not_go_to_one_without_an_identity(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_what_must_only_go_to_a_known_node_does_not_go_to_one_without_an_identity() -> None:
     pump = make_pump(has_batches=False)
     pending = PendingWrite(prewrite(1), needs_known=True)
-    make_writer(pump).submit(pending, 1)
+    make_writer(pump).submit([pending], 1)
     failure = pending.settle(5)
     assert failure is not None
     assert failure.reason is Reason.INVALID
     assert pump.unary_calls == 0
 
 
-def test_closing_sends_what_is_queued_and_ends_all_threads(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_closing_sends_what_is_queued_and_ends_all_threads() -> None:
     pump = make_pump()
     before = set(threading.enumerate())
     writer = make_writer(pump)
     pendings = [PendingWrite(prewrite(ts)) for ts in range(1, 4)]
     for pending in pendings:
-        writer.submit(pending, 1)
+        writer.submit([pending], 1)
     writer.close(5)
     assert [p.settle(0) for p in pendings] == [None] * 3
     ours = ("pumpclient", "penstock")
@@ -219,14 +197,12 @@ def test_closing_sends_what_is_queued_and_ends_all_threads(
     assert not left
 
 
-def test_closing_does_not_wait_without_end_for_a_pump_that_hangs(
-    make_pump: MakePump, make_writer: MakeWriter
-) -> None:
+def test_closing_does_not_wait_without_end_for_a_pump_that_hangs() -> None:
     pump = make_pump()
     writer = make_writer(pump)
     pump.gate.clear()
     pending = PendingWrite(prewrite(1))
-    writer.submit(pending, 1)
+    writer.submit([pending], 1)
     assert pump.arrived.acquire(timeout=5)
     writer.close(0.1)
     assert pending.settle(0) is not None

@@ -1,6 +1,6 @@
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -81,20 +81,20 @@ class Cluster:
             pump.stop()
 
 
-@pytest.fixture
-def cluster_of() -> Iterator[Callable[..., Cluster]]:
-    clusters: list[Cluster] = []
-
-    def make(**settings: Any) -> Cluster:
-        clusters.append(Cluster(**settings))
-        return clusters[-1]
-
-    yield make
-    for cluster in clusters:
-        cluster.close()
+_clusters: list[Cluster] = []
 
 
-ClusterOf = Callable[..., Cluster]
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _clusters:
+        _clusters.pop().close()
+
+
+def cluster_of(**settings: Any) -> Cluster:
+    """Return a cluster that is closed at the end of the test."""
+    _clusters.append(Cluster(**settings))
+    return _clusters[-1]
 
 
 def kinds(pump: ScriptedPump) -> list[tuple[BinlogType, int]]:
@@ -105,13 +105,13 @@ def type_of(payload: bytes) -> BinlogType:
     return decode_binlog(payload).tp
 
 
-def test_prewrites_go_round_the_pumps(cluster_of: ClusterOf) -> None:
+def test_prewrites_go_round_the_pumps() -> None:
     cluster = cluster_of(write_timeout_s=60, attempt_timeout_s=30)
     cluster.start("a", "b")
     assert [cluster.prewrite(ts) for ts in (1, 2, 3, 4)] == ["a", "b", "a", "b"]
 
 
-def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more(cluster_of: ClusterOf) -> None:
+def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more() -> None:
     cluster = cluster_of(probe_interval_s=600, write_timeout_s=600)
     a, _ = cluster.start("a", "b")
     a.stop()
@@ -122,9 +122,7 @@ def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more(cluster_of: Cluste
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "in the background"])
-def test_a_commit_follows_its_pump_to_another_address_at_once(
-    cluster_of: ClusterOf, waits: bool
-) -> None:
+def test_a_commit_follows_its_pump_to_another_address_at_once(waits: bool) -> None:
     cluster = cluster_of(write_timeout_s=120, commit_retry_s=60)
     (before,) = cluster.start("a")
     home = cluster.session.prewrite(prewrite_of(1))
@@ -143,7 +141,7 @@ def test_a_commit_follows_its_pump_to_another_address_at_once(
     assert time.monotonic() - start_s < 30
 
 
-def test_a_probe_brings_a_pump_back(cluster_of: ClusterOf) -> None:
+def test_a_probe_brings_a_pump_back() -> None:
     cluster = cluster_of()
     a, _ = cluster.start("a", "b")
     a.stop()
@@ -153,7 +151,7 @@ def test_a_probe_brings_a_pump_back(cluster_of: ClusterOf) -> None:
     eventually(lambda: len(cluster.pumps.available) == 2)
 
 
-def test_the_only_pump_is_asked_again_until_it_is_back(cluster_of: ClusterOf) -> None:
+def test_the_only_pump_is_asked_again_until_it_is_back() -> None:
     cluster = cluster_of(write_timeout_s=5, probe_interval_s=60)
     (a,) = cluster.start("a")
     refusals = iter([(Refusal.RETRYABLE, "starting")] * 3)
@@ -161,7 +159,7 @@ def test_the_only_pump_is_asked_again_until_it_is_back(cluster_of: ClusterOf) ->
     assert cluster.prewrite(1) == "a"
 
 
-def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable(cluster_of: ClusterOf) -> None:
+def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable() -> None:
     cluster = cluster_of(probe_interval_s=60, attempt_timeout_s=5)
     a, _ = cluster.start("a", "b")
     (pump_a,) = [p for p in cluster.pumps.all if p.node_id == "a"]
@@ -174,7 +172,7 @@ def test_more_than_ten_errors_in_a_row_make_a_pump_unavailable(cluster_of: Clust
     assert pump_a.errors_in_a_row == 11
 
 
-def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog(cluster_of: ClusterOf) -> None:
+def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog() -> None:
     cluster = cluster_of()
     a, b = cluster.start("a", "b")
     asked: list[bytes] = []
@@ -191,34 +189,34 @@ def test_a_pump_out_of_space_is_not_asked_again_for_the_same_binlog(cluster_of: 
     assert len(cluster.pumps.available) == 2
 
 
-def test_when_all_pumps_are_out_of_space_it_says_so_at_once(cluster_of: ClusterOf) -> None:
+def test_when_all_pumps_are_out_of_space_it_says_so_at_once() -> None:
     cluster = cluster_of(write_timeout_s=30)
     cluster.start("a", "b", verdict=lambda payload: FULL)
     with pytest.raises(NeedsOperator, match="out of space: a, b"):
         cluster.prewrite(1)
 
 
-def test_a_binlog_no_pump_would_take_is_malformed(cluster_of: ClusterOf) -> None:
+def test_a_binlog_no_pump_would_take_is_malformed() -> None:
     cluster = cluster_of(write_timeout_s=30)
     cluster.start("a", verdict=lambda payload: (Refusal.INVALID, "too large"))
     with pytest.raises(Malformed, match="too large"):
         cluster.prewrite(1)
 
 
-def test_a_pump_of_another_cluster_needs_an_operator(cluster_of: ClusterOf) -> None:
+def test_a_pump_of_another_cluster_needs_an_operator() -> None:
     cluster = cluster_of()
     cluster.start("a", verdict=lambda payload: (Refusal.CLUSTER_MISMATCH, "7 vs 8"))
     with pytest.raises(NeedsOperator, match="7 vs 8"):
         cluster.prewrite(1)
 
 
-def test_without_any_pump_the_error_says_how_to_get_one(cluster_of: ClusterOf) -> None:
+def test_without_any_pump_the_error_says_how_to_get_one() -> None:
     cluster = cluster_of(write_timeout_s=0.1)
     with pytest.raises(NoPump, match="python -m pump"):
         cluster.prewrite(1)
 
 
-def test_without_an_online_pump_the_error_names_those_that_are_not(cluster_of: ClusterOf) -> None:
+def test_without_an_online_pump_the_error_names_those_that_are_not() -> None:
     cluster = cluster_of(write_timeout_s=0.1)
     cluster.start("a")
     cluster.list_pumps(NodeState.PAUSED)
@@ -226,7 +224,7 @@ def test_without_an_online_pump_the_error_names_those_that_are_not(cluster_of: C
         cluster.prewrite(1)
 
 
-def test_pumps_that_never_answer_end_in_a_retryable_error(cluster_of: ClusterOf) -> None:
+def test_pumps_that_never_answer_end_in_a_retryable_error() -> None:
     cluster = cluster_of(write_timeout_s=0.3)
     (a,) = cluster.start("a")
     a.stop()
@@ -234,9 +232,7 @@ def test_pumps_that_never_answer_end_in_a_retryable_error(cluster_of: ClusterOf)
         cluster.prewrite(1)
 
 
-def test_a_prewrite_in_doubt_is_rolled_back_there_after_it_went_elsewhere(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_prewrite_in_doubt_is_rolled_back_there_after_it_went_elsewhere() -> None:
     cluster = cluster_of(write_timeout_s=20, attempt_timeout_s=1.0)
     a, b = cluster.start("a", "b")
     a.gate.clear()
@@ -246,9 +242,7 @@ def test_a_prewrite_in_doubt_is_rolled_back_there_after_it_went_elsewhere(
     assert (BinlogType.ROLLBACK, 1) not in kinds(b)
 
 
-def test_an_orphan_on_a_pump_that_died_is_rolled_back_when_it_is_back(
-    cluster_of: ClusterOf,
-) -> None:
+def test_an_orphan_on_a_pump_that_died_is_rolled_back_when_it_is_back() -> None:
     cluster = cluster_of(write_timeout_s=20, attempt_timeout_s=1.0)
     a, b = cluster.start("a", "b")
     a.gate.clear()
@@ -260,9 +254,7 @@ def test_an_orphan_on_a_pump_that_died_is_rolled_back_when_it_is_back(
     assert kinds(b) == [(BinlogType.PREWRITE, 1)]
 
 
-def test_the_pump_that_took_a_prewrite_on_a_second_try_gets_no_rollback(
-    cluster_of: ClusterOf,
-) -> None:
+def test_the_pump_that_took_a_prewrite_on_a_second_try_gets_no_rollback() -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
     first = iter([(Refusal.RETRYABLE, "disk error")])
@@ -272,9 +264,7 @@ def test_the_pump_that_took_a_prewrite_on_a_second_try_gets_no_rollback(
     assert (BinlogType.ROLLBACK, 1) not in kinds(a)
 
 
-def test_a_prewrite_that_failed_everywhere_is_rolled_back_everywhere_it_may_be(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_prewrite_that_failed_everywhere_is_rolled_back_everywhere_it_may_be() -> None:
     cluster = cluster_of(write_timeout_s=0.2)
     a, b = cluster.start("a", "b")
     a.verdict = b.verdict = lambda payload: (
@@ -290,9 +280,7 @@ def commit_of(start_ts: int) -> Binlog:
     return Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=start_ts + 10)
 
 
-def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing() -> None:
     cluster = cluster_of()
     a, b = cluster.start("a", "b")
     home = cluster.session.prewrite(prewrite_of(1))
@@ -302,7 +290,7 @@ def test_a_commit_goes_to_the_pump_of_its_prewrite_even_while_that_is_closing(
     assert kinds(b) == []
 
 
-def test_a_commit_waits_out_a_restart_of_its_pump(cluster_of: ClusterOf) -> None:
+def test_a_commit_waits_out_a_restart_of_its_pump() -> None:
     cluster = cluster_of(write_timeout_s=10)
     a, _ = cluster.start("a", "b")
     home = cluster.session.prewrite(prewrite_of(1))
@@ -312,9 +300,7 @@ def test_a_commit_waits_out_a_restart_of_its_pump(cluster_of: ClusterOf) -> None
     assert kinds(revived) == [(BinlogType.COMMIT, 1)]
 
 
-def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back() -> None:
     cluster = cluster_of(write_timeout_s=0.2)
     a, _ = cluster.start("a", "b")
     home = cluster.session.prewrite(prewrite_of(1))
@@ -328,7 +314,7 @@ def test_a_commit_whose_pump_is_gone_is_unknown_and_delivered_when_it_is_back(
     assert kinds(revived) == [(BinlogType.COMMIT, 1)]
 
 
-def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf) -> None:
+def test_a_commit_that_its_pump_contradicts_did_not_happen() -> None:
     cluster = cluster_of(write_timeout_s=5)
     (a,) = cluster.start("a")
     home = cluster.session.prewrite(prewrite_of(1))
@@ -337,7 +323,7 @@ def test_a_commit_that_its_pump_contradicts_did_not_happen(cluster_of: ClusterOf
         cluster.session.commit(home, commit_of(1), start_s=time.monotonic(), wait=True)
 
 
-def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf) -> None:
+def test_a_pump_that_moved_is_followed_to_its_new_address() -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
     home = cluster.session.prewrite(prewrite_of(1))
@@ -348,7 +334,7 @@ def test_a_pump_that_moved_is_followed_to_its_new_address(cluster_of: ClusterOf)
     assert kinds(moved) == [(BinlogType.COMMIT, 1)]
 
 
-def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back(cluster_of: ClusterOf) -> None:
+def test_a_transaction_that_fails_after_its_prewrite_is_rolled_back() -> None:
     cluster = cluster_of()
     (a,) = cluster.start("a")
     with pytest.raises(Retryable, match="no oracle"), cluster.session.prewritten(prewrite_of(1)):
@@ -360,7 +346,7 @@ def large_prewrite(start_ts: int = 1, rows: bytes | SpoolFile = bytes(3 << 20)) 
     return Payload(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts), rows)
 
 
-def test_a_large_prewrite_goes_to_one_pump_in_chunks(cluster_of: ClusterOf) -> None:
+def test_a_large_prewrite_goes_to_one_pump_in_chunks() -> None:
     cluster = cluster_of()
     (pump,) = cluster.start("pump-1")
     assert cluster.session.prewrite(large_prewrite()).node_id == "pump-1"
@@ -369,9 +355,7 @@ def test_a_large_prewrite_goes_to_one_pump_in_chunks(cluster_of: ClusterOf) -> N
     assert cluster.pumps.available
 
 
-def test_a_large_prewrite_that_a_pump_refuses_begins_again_on_the_next(
-    cluster_of: ClusterOf,
-) -> None:
+def test_a_large_prewrite_that_a_pump_refuses_begins_again_on_the_next() -> None:
     cluster = cluster_of()
     first, second = cluster.start("pump-1", "pump-2")
     first.verdict = lambda payload: FULL
@@ -380,7 +364,7 @@ def test_a_large_prewrite_that_a_pump_refuses_begins_again_on_the_next(
     assert [decode_binlog(data).start_ts for data in second.large] == [1, 2]
 
 
-def test_a_large_prewrite_over_the_pumps_limit_is_malformed(cluster_of: ClusterOf) -> None:
+def test_a_large_prewrite_over_the_pumps_limit_is_malformed() -> None:
     cluster = cluster_of()
     (pump,) = cluster.start("pump-1")
     pump.verdict = lambda payload: (Refusal.INVALID, "larger than this Pump's limit of 5")
@@ -390,9 +374,7 @@ def test_a_large_prewrite_over_the_pumps_limit_is_malformed(cluster_of: ClusterO
     assert cluster.prewrite(2) == "pump-1"
 
 
-def test_pumps_without_the_method_are_passed_over_and_named_when_there_is_no_other(
-    cluster_of: ClusterOf,
-) -> None:
+def test_pumps_without_the_method_are_passed_over_and_named_when_there_is_no_other() -> None:
     cluster = cluster_of()
     cluster.start("pump-1", has_large=False)
     with pytest.raises(NeedsOperator, match=r"pump-1.*no method WriteLarge.*update the Pumps"):
@@ -402,7 +384,7 @@ def test_pumps_without_the_method_are_passed_over_and_named_when_there_is_no_oth
     assert cluster.prewrite(3) in ("pump-1", "pump-2")
 
 
-def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of: ClusterOf) -> None:
+def test_rows_that_cannot_be_read_end_the_write_with_their_own_error() -> None:
     cluster = cluster_of()
 
     class Broken(SpoolFile):
@@ -421,7 +403,7 @@ def test_rows_that_cannot_be_read_end_the_write_with_their_own_error(cluster_of:
 
 
 def test_a_rollback_that_is_one_too_many_is_named_and_left_to_the_pumps_resolver(
-    cluster_of: ClusterOf, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = cluster_of(deliveries_max=1)
     (pump,) = cluster.start("pump-1")

@@ -13,8 +13,6 @@ from pumpclient.options import Options
 
 NO_SPACE = Failure(Reason.NO_SPACE, "no available space", maybe_stored=False)
 
-Make = Callable[..., Pumps]
-
 
 def status(node_id: str, score: int = 0, **labels: str) -> NodeStatus:
     return NodeStatus(
@@ -26,18 +24,20 @@ def status(node_id: str, score: int = 0, **labels: str) -> NodeStatus:
     )
 
 
-@pytest.fixture
-def make() -> Iterator[Make]:
-    made: list[Pumps] = []
+_made: list[Pumps] = []
 
-    def pumps(*statuses: NodeStatus, strategy: str = "range", **options: Any) -> Pumps:
-        made.append(Pumps(7, Selector(strategy), Options(**options)))
-        made[-1].follow(statuses)
-        return made[-1]
 
-    yield pumps
-    for each in made:
-        each.close(1)
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _made:
+        _made.pop().close(1)
+
+
+def make(*statuses: NodeStatus, strategy: str = "range", **options: Any) -> Pumps:
+    _made.append(Pumps(7, Selector(strategy), Options(**options)))
+    _made[-1].follow(statuses)
+    return _made[-1]
 
 
 def picked(pumps: Pumps, count: int) -> Counter[str]:
@@ -45,21 +45,21 @@ def picked(pumps: Pumps, count: int) -> Counter[str]:
     return Counter(pump.node_id for pump in found if pump is not None)
 
 
-def test_pumps_get_turns_in_proportion_to_what_they_report_last(make: Make) -> None:
+def test_pumps_get_turns_in_proportion_to_what_they_report_last() -> None:
     pumps = make(status("a", 900), status("b", 100), strategy="score")
     assert picked(pumps, 100) == {"a": 90, "b": 10}
     pumps.follow([status("a", 0), status("b", 100)])
     assert picked(pumps, 10) == {"b": 10}
 
 
-def test_only_pumps_with_all_of_the_labels_are_chosen_from(make: Make) -> None:
+def test_only_pumps_with_all_of_the_labels_are_chosen_from() -> None:
     statuses = (status("a", zone="a", disk="fast"), status("b", zone="b"), status("c"))
     assert picked(make(*statuses), 9) == {"a": 3, "b": 3, "c": 3}
     assert picked(make(*statuses, labels=("zone=a",)), 9) == {"a": 9}
     assert picked(make(*statuses, labels=("zone=b", "disk=fast")), 9) == {}
 
 
-def test_pumps_that_are_preferred_come_first_and_others_stand_in(make: Make) -> None:
+def test_pumps_that_are_preferred_come_first_and_others_stand_in() -> None:
     statuses = (status("a", zone="a"), status("b", zone="b"), status("c", zone="a"))
     pumps = make(*statuses, prefer=("zone=a",))
     assert picked(pumps, 8) == {"a": 4, "c": 4}
@@ -73,13 +73,13 @@ def test_pumps_that_are_preferred_come_first_and_others_stand_in(make: Make) -> 
     assert picked(pumps, 8) == {"a": 4, "c": 4}
 
 
-def test_preference_is_within_the_labels_that_are_a_must(make: Make) -> None:
+def test_preference_is_within_the_labels_that_are_a_must() -> None:
     statuses = (status("a", zone="a", disk="slow"), status("b", zone="b", disk="fast"))
     pumps = make(*statuses, labels=("disk=fast",), prefer=("zone=a",))
     assert picked(pumps, 3) == {"b": 3}
 
 
-def test_a_pump_without_space_rests_longer_each_time_and_is_asked_again(make: Make) -> None:
+def test_a_pump_without_space_rests_longer_each_time_and_is_asked_again() -> None:
     now_s = [0.0]
     pumps = make(status("a"), status("b"), prefer=())
     full, _ = pumps.all
@@ -98,7 +98,7 @@ def test_a_pump_without_space_rests_longer_each_time_and_is_asked_again(make: Ma
     assert picked(pumps, 6) == {"a": 3, "b": 3}
 
 
-def test_a_commit_that_is_taken_ends_no_rest(make: Make) -> None:
+def test_a_commit_that_is_taken_ends_no_rest() -> None:
     pumps = make(status("a"), status("b"))
     full = pumps.all[0]
     pumps.report_prewrite(full, NO_SPACE)
@@ -106,7 +106,7 @@ def test_a_commit_that_is_taken_ends_no_rest(make: Make) -> None:
     assert picked(pumps, 4) == {"b": 4}
 
 
-def test_when_all_rest_all_are_asked(make: Make) -> None:
+def test_when_all_rest_all_are_asked() -> None:
     pumps = make(status("a"), status("b"))
     for pump in pumps.all:
         pumps.report_prewrite(pump, NO_SPACE)
@@ -121,7 +121,7 @@ def test_a_rest_of_no_length_is_refused(options: Callable[[], Options]) -> None:
         options()
 
 
-def test_labels_are_followed_when_a_pump_changes_them(make: Make) -> None:
+def test_labels_are_followed_when_a_pump_changes_them() -> None:
     pumps = make(status("a", zone="b"), labels=("zone=a",))
     assert pumps.pick(1, 0) is None
     assert not pumps.wait_for_any(0)
@@ -130,14 +130,14 @@ def test_labels_are_followed_when_a_pump_changes_them(make: Make) -> None:
     assert picked(pumps, 3) == {"a": 3}
 
 
-def test_labels_that_no_one_bears_are_named_with_those_that_there_are(make: Make) -> None:
+def test_labels_that_no_one_bears_are_named_with_those_that_there_are() -> None:
     pumps = make(status("a", zone="b"), status("c"), labels=("zone=a",))
     text = str(pumps.missing())
     assert "no Pump bears the labels zone=a" in text
     assert "there are: a: zone=b; c: none" in text
 
 
-def test_labels_that_only_a_stopped_pump_bears_are_named_apart(make: Make) -> None:
+def test_labels_that_only_a_stopped_pump_bears_are_named_apart() -> None:
     pumps = make(status("a", zone="a"), status("b"), labels=("zone=a",))
     pumps.follow([status("b")])
     assert "no Pump with the labels zone=a is online; registered are a (" in str(pumps.missing())

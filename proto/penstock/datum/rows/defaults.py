@@ -47,11 +47,18 @@ def parse_default(column: ColumnInfo, text: str) -> object:
 
 def _parsed(column: ColumnInfo, text: str) -> object:
     if column.tp is MysqlType.BIT:
-        return _parse_bits(column, text)
+        if match := _BIT_TEXT.fullmatch(text):
+            return int(match[1] or match[2], 2)
+        if match := _HEX_TEXT.fullmatch(text):
+            return int(match[1] or match[2], 16)
+        return _parse_int(column, text)
     if column.tp in fields.INTEGER_BITS or column.tp is MysqlType.YEAR:
         return _parse_int(column, text)
     if column.tp in (MysqlType.FLOAT, MysqlType.DOUBLE):
-        return _parse_float(column, text)
+        try:
+            return float(text)
+        except ValueError:
+            raise _bad_default(column, text) from None
     return text
 
 
@@ -72,21 +79,6 @@ def _parse_int(column: ColumnInfo, text: str) -> int:
     raise _bad_default(column, text)
 
 
-def _parse_float(column: ColumnInfo, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise _bad_default(column, text) from None
-
-
-def _parse_bits(column: ColumnInfo, text: str) -> int:
-    if match := _BIT_TEXT.fullmatch(text):
-        return int(match[1] or match[2], 2)
-    if match := _HEX_TEXT.fullmatch(text):
-        return int(match[1] or match[2], 16)
-    return _parse_int(column, text)
-
-
 def _bad_default(column: ColumnInfo, text: str) -> Malformed:
     return Malformed(
         f"the default {text!r} of column {column.name!r} is not a {column.sql_type}",
@@ -99,7 +91,8 @@ def zero_value(column: ColumnInfo) -> object:
     """Return the value of a NOT NULL column without a default: 0, "", first ENUM member."""
     tp = column.tp
     if tp in fields.STRING_TYPES:
-        return _zero_string(column)
+        is_padded = column.is_binary and tp is MysqlType.STRING
+        return bytes(max(column.flen, 0) * is_padded) if column.is_binary else ""
     if tp is MysqlType.ENUM:
         return column.elems[0] if column.elems else ""
     if tp is MysqlType.SET:
@@ -116,9 +109,3 @@ def zero_value(column: ColumnInfo) -> object:
     if tp in fields.TIME_TYPES:
         return "0000-00-00 00:00:00" + fraction
     return "00:00:00" + fraction if tp is MysqlType.DURATION else 0
-
-
-def _zero_string(column: ColumnInfo) -> object:
-    if not column.is_binary:
-        return ""
-    return bytes(max(column.flen, 0)) if column.tp is MysqlType.STRING else b""
