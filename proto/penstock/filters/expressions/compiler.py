@@ -149,30 +149,24 @@ def _number(test: Callable[[Row], bool | None]) -> Term:
     return Term(SqlKind.NUMBER, run)
 
 
-def _and(args: Sequence[Term]) -> Term:
-    left, right = _tests(args)
+def _joined(decided: bool) -> Callable[[Sequence[Term]], Term]:
+    """Return the builder of AND, which one false term decides, or of OR, which a true one does."""
 
-    def test(row: Row) -> bool | None:
-        one = left(row)
-        if one is False:
-            return False
-        other = right(row)
-        return False if other is False else None if one is None or other is None else True
+    def build(args: Sequence[Term]) -> Term:
+        left, right = _tests(args)
 
-    return _number(test)
+        def test(row: Row) -> bool | None:
+            one = left(row)
+            if one is decided:
+                return decided
+            other = right(row)
+            if other is decided:
+                return decided
+            return None if one is None or other is None else not decided
 
+        return _number(test)
 
-def _or(args: Sequence[Term]) -> Term:
-    left, right = _tests(args)
-
-    def test(row: Row) -> bool | None:
-        one = left(row)
-        if one:
-            return True
-        other = right(row)
-        return True if other else None if one is None or other is None else False
-
-    return _number(test)
+    return build
 
 
 def _xor(args: Sequence[Term]) -> Term:
@@ -210,7 +204,7 @@ def _is(wanted: bool) -> Callable[[Sequence[Term]], Term]:
 
 def _between(args: Sequence[Term]) -> Term:
     value, low, high = args
-    return _and([comparison(">=", value, low), comparison("<=", value, high)])
+    return _joined(False)([comparison(">=", value, low), comparison("<=", value, high)])
 
 
 def _negative(args: Sequence[Term]) -> Term:
@@ -266,7 +260,8 @@ def _nullif(args: Sequence[Term]) -> Term:
 _Build: TypeAlias = Callable[[Sequence[Term]], Term]
 
 _OPERATORS: dict[str, _Build | None] = {
-    "AND": _and, "OR": _or, "XOR": _xor, "NOT": _not, "IS NULL": _is_null, "IS TRUE": _is(True),
+    "AND": _joined(False), "OR": _joined(True), "XOR": _xor, "NOT": _not,
+    "IS NULL": _is_null, "IS TRUE": _is(True),
     "IS FALSE": _is(False), "BETWEEN": _between, "NEGATIVE": _negative, "IN": membership,
     "LIKE": pattern_test("LIKE"), "REGEXP": pattern_test("REGEXP"), "CASE": _case,
     **ARITHMETIC,

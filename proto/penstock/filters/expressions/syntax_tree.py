@@ -47,6 +47,8 @@ class Call:
 Node: TypeAlias = Literal | Column | Call
 
 _COMPARISONS = ("<=>", "<=", ">=", "<>", "!=", "=", "<", ">")
+_LEVELS = (("OR", "||"), ("XOR", ""), ("AND", "&&"))
+"""The loosest operators, the loosest first, each as a word and as a sign."""
 _SPECIAL_CALLS = {"CAST", "CASE", "BINARY"}
 _SYNONYMS = {
     "SUBSTR": "SUBSTRING", "MID": "SUBSTRING", "LCASE": "LOWER", "UCASE": "UPPER",
@@ -110,22 +112,17 @@ class _ExpressionParser:
 
     # --- from the loosest to the tightest -----------------------------------------------------
 
-    def expr(self) -> Node:
-        node = self._xor()
-        while self.word("OR") or self.sign("||"):
-            node = Call("OR", (node, self._xor()))
-        return node
+    def expr(self, level: int = 0) -> Node:
+        """Read an operand of the level above `_LEVELS[level]`, and what its operators join to it.
 
-    def _xor(self) -> Node:
-        node = self._and()
-        while self.word("XOR"):
-            node = Call("XOR", (node, self._and()))
-        return node
-
-    def _and(self) -> Node:
-        node = self._not()
-        while self.word("AND") or self.sign("&&"):
-            node = Call("AND", (node, self._not()))
+        They are left-associative.
+        """
+        if level == len(_LEVELS):
+            return self._not()
+        node = self.expr(level + 1)
+        name, sign = _LEVELS[level]
+        while self.word(name) or (sign and self.sign(sign)):
+            node = Call(name, (node, self.expr(level + 1)))
         return node
 
     def _not(self) -> Node:
@@ -246,7 +243,9 @@ class _ExpressionParser:
             self.at += 1
             return Literal(text, token.upper)
         if token.upper in _SPECIAL_CALLS:
-            return {"CAST": self._cast, "CASE": self._case, "BINARY": self._binary}[token.upper]()
+            if token.upper == "BINARY":
+                return Call("CAST BINARY", (self._unary(),))
+            return self._cast() if token.upper == "CAST" else self._case()
         if token.upper in _RESERVED:
             self.at -= 1
             self.fail("a value")
@@ -255,9 +254,6 @@ class _ExpressionParser:
         if self.token.kind is Kind.SIGN and self.token.text == ".":
             self.fail("a column without its table")
         return Column(token.text)
-
-    def _binary(self) -> Node:
-        return Call("CAST BINARY", (self._unary(),))
 
     def _cast(self) -> Node:
         self.need("(")
