@@ -2,9 +2,7 @@
 the second continues within seconds, and they never stop each other."""
 
 import json
-import sqlite3
 import time
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,11 @@ from typing import Any
 import pytest
 
 from ctl.commands import main as ctl
-from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import read_prefix
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.cluster.records import RUNS, standbys
 from penstock_local.etcd import EtcdServer
-from pumpclient import PumpClient
+from tests.fault.test_drainer_ddl import Site
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
@@ -180,104 +177,70 @@ def test_a_replaced_drainer_takes_over_again_if_its_successor_is_gone(
     replication.check()
 
 
-class Overriding:
-    """A table `shop.parts`, and `penstock drainer ddl` with its Drainer's settings."""
+def _said(site: Site, capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+    """Run `penstock drainer ddl` with the settings of the site's Drainer; return its answer."""
+    capsys.readouterr()
+    assert site.ddl_command(*words, "-o", "json") == 0
+    return json.loads(capsys.readouterr().out)
 
-    def __init__(
-        self, url: str, client: PumpClient, path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self._url, self._client, self._path, self._capsys = url, client, path, capsys
-        self.ddl("CREATE DATABASE shop")
-        self.created_ts = self.ddl("CREATE TABLE shop.parts (id INT PRIMARY KEY)")
 
-    def ddl(self, sql: str) -> int:
-        (commit_ts,) = self._client.execute_ddl(sql)
-        return commit_ts
-
-    def insert(self, **row: int) -> int:
-        with self._client.begin("shop") as txn:
-            txn.insert("parts", row)
-        assert txn.commit_ts is not None
-        return txn.commit_ts
-
-    def ddl_command(self, drainer: DrainerProcess, *words: object) -> Any:
-        """Run `penstock drainer ddl` and return what it says."""
-        settings = ["--etcd-urls", self._url, "--sink", f"sqlite:///{self._path}"]
-        settings += ["--data-dir", str(drainer.data_dir), "-o", "json"]
-        self._capsys.readouterr()
-        assert drainer_main(["ddl", *map(str, words), *settings]) == 0
-        return json.loads(self._capsys.readouterr().out)
-
-    def by_hand(self, sql: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
-            return connection.execute(sql).fetchall()
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self.by_hand('SELECT * FROM "shop.parts" ORDER BY id')
+def _parts(site: Site) -> int:
+    site.ddl("CREATE DATABASE shop")
+    return site.ddl("CREATE TABLE shop.parts (id INT PRIMARY KEY)")
 
 
 @pytest.mark.slow
 def test_an_override_counts_at_once_for_a_drainer_that_runs(
-    replication: Replication, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    replication.add_pump()
-    path = tmp_path / "down.db"
-    drainer = replication.drain_into(f"sqlite:///{path}", spark_tasks=1)
-    with PumpClient.connect(replication.url) as client:
-        site = Overriding(replication.url, client, path, capsys)
-        drainer.wait_until(site.created_ts)
-        drainer.freeze()  # So that the DDL is still to come when the operator decides.
-        added_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
-        site.ddl_command(drainer, "skip", added_ts)
-        drainer.thaw()
-        drainer.wait_until(site.insert(id=1, extra=1))
-        assert "the checkpoint is not as this Drainer read it" in drainer.log_text()
-        assert drainer.is_running
-    assert site.rows() == [(1,)]
+    drainer = replication.start(spark_tasks=1)
+    site = Site(replication.connect(), replication.url, drainer, replication.path)
+    drainer.wait_until(_parts(site))
+    drainer.freeze()  # So that the DDL is still to come when the operator decides.
+    added_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
+    _said(site, capsys, "skip", added_ts)
+    drainer.thaw()
+    drainer.wait_until(site.add("parts", id=1, extra=1))
+    assert "the checkpoint is not as this Drainer read it" in drainer.log_text()
+    assert drainer.is_running
+    assert site.rows("parts") == [(1,)]
 
 
 @pytest.mark.slow
 def test_the_one_that_takes_over_continues_with_the_overrides_of_the_one_before(
-    etcd: Any,
-    etcd_server: EtcdServer,
-    pump_factory: Any,
-    drainer_factory: DrainerFactory,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url, path = etcd_server.url, tmp_path / "down.db"
-    pump_factory(url)
-    one = drainer_factory(url, f"sqlite:///{path}", spark_tasks=1)
-    two = drainer_factory(url, f"sqlite:///{path}", spark_tasks=1, started=False)
-    with PumpClient.connect(url) as client:
-        site = Overriding(url, client, path, capsys)
-        one.wait_until(site.created_ts)
-        two.spawn()
-        _stands_by(two)
-        # What stops the first stops the second; a decision with either's settings is for both.
-        site.by_hand('ALTER TABLE "shop.parts" ADD COLUMN extra INTEGER')
-        stopped_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
-        assert one.wait(_BUSY_S) == two.wait(_BUSY_S) == 2
-        site.ddl_command(one, "skip", stopped_ts)
-        two.start()
-        two.wait_until(site.insert(id=1, extra=1))
-        later_ts = stopped_ts + (1 << 40)
-        site.ddl_command(one, "skip", later_ts)  # Of a DDL that is to come some day.
-        two.wait_until(site.insert(id=2, extra=2))
-        assert two.status().details["values_left_out"] == "2"
-        found = site.ddl_command(one, "list")
-        assert [(o["commit_ts"], o["is_passed"]) for o in found["overrides"]] == [
-            (stopped_ts, True), (later_ts, False),
-        ]  # fmt: skip
-        assert site.ddl_command(two, "list")["overrides"] == found["overrides"]
-        # Nothing is said any more by one that is killed: its standby has read what holds.
-        one.spawn()
-        _stands_by(one)
-        two.kill()
-        _continues(etcd, one, site.insert(id=3, extra=3))
-        assert one.status().details["values_left_out"] == "3"
-        assert site.ddl_command(one, "list")["overrides"] == found["overrides"]
-    assert site.rows() == [(1, None), (2, None), (3, None)]
+    one = replication.start(spark_tasks=1)
+    two = replication.add_drainer(spark_tasks=1, started=False)
+    site = Site(replication.connect(), replication.url, one, replication.path)
+    other = Site(replication.client, replication.url, two, replication.path)
+    one.wait_until(_parts(site))
+    two.spawn()
+    _stands_by(two)
+    # What stops the first stops the second; a decision with either's settings is for both.
+    site.by_hand('ALTER TABLE "shop.parts" ADD COLUMN extra INTEGER')
+    stopped_ts = site.ddl("ALTER TABLE shop.parts ADD COLUMN extra INT")
+    assert one.wait(_BUSY_S) == two.wait(_BUSY_S) == 2
+    _said(site, capsys, "skip", stopped_ts)
+    two.start()
+    two.wait_until(site.add("parts", id=1, extra=1))
+    later_ts = stopped_ts + (1 << 40)
+    _said(site, capsys, "skip", later_ts)  # Of a DDL that is to come some day.
+    two.wait_until(site.add("parts", id=2, extra=2))
+    assert two.status().details["values_left_out"] == "2"
+    found = _said(site, capsys, "list")
+    assert [(o["commit_ts"], o["is_passed"]) for o in found["overrides"]] == [
+        (stopped_ts, True), (later_ts, False),
+    ]  # fmt: skip
+    assert _said(other, capsys, "list")["overrides"] == found["overrides"]
+    # Nothing is said any more by one that is killed: its standby has read what holds.
+    one.spawn()
+    _stands_by(one)
+    two.kill()
+    _continues(replication.etcd, one, site.add("parts", id=3, extra=3))
+    assert one.status().details["values_left_out"] == "3"
+    assert _said(site, capsys, "list")["overrides"] == found["overrides"]
+    assert site.rows("parts") == [(1, None), (2, None), (3, None)]
 
 
 @pytest.mark.slow

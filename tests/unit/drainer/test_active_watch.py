@@ -21,34 +21,30 @@ def verdicts(*looks: Look) -> list[Verdict]:
     return [watch.saw(each) for each in looks]
 
 
-def test_a_process_that_was_killed_is_gone_before_its_lease_is() -> None:
-    assert verdicts(look(IT_IS), look(REFUSED), look(REFUSED)) == [WAIT, WAIT, TAKE_OVER]
+UNLISTED = look(NONE, listed=False)
+ENDS = {
+    "a process that was killed is gone before its lease is": [look(IT_IS), *[look(REFUSED)] * 2],
+    "one that ended in order is gone at once": [look(IT_IS), look(REFUSED, listed=False)],
+    "one without lease and answer is gone at the second look": [UNLISTED, UNLISTED],
+}
+GOES_ON = {
+    "one that lost its lease but answers": [look(IT_IS), *[look(IT_IS, listed=False)] * 10],
+    "one that keeps its lease but cannot be asked": [look(IT_IS), *[look(NONE)] * 10],
+    "an address that never answered proves nothing": [look(REFUSED)] * 10,
+    "an answer between two failures begins the count again": [
+        look(IT_IS), look(REFUSED), look(IT_IS), look(REFUSED),
+    ],
+}  # fmt: skip
 
 
-def test_one_that_ended_in_order_is_gone_at_once() -> None:
-    assert verdicts(look(IT_IS), look(REFUSED, listed=False)) == [WAIT, TAKE_OVER]
+@pytest.mark.parametrize("looks", ENDS.values(), ids=ENDS)
+def test_one_that_is_gone_is_replaced_at_the_last_look(looks: list[Look]) -> None:
+    assert verdicts(*looks) == [WAIT] * (len(looks) - 1) + [TAKE_OVER]
 
 
-def test_one_that_lost_its_lease_but_answers_is_not_disturbed() -> None:
-    seen = [look(IT_IS)] + [look(IT_IS, listed=False)] * 10
-    assert set(verdicts(*seen)) == {WAIT}
-
-
-def test_one_that_keeps_its_lease_but_cannot_be_asked_is_not_disturbed() -> None:
-    assert set(verdicts(look(IT_IS), *[look(NONE)] * 10)) == {WAIT}
-
-
-def test_an_address_that_never_answered_proves_nothing() -> None:
-    assert set(verdicts(*[look(REFUSED)] * 10)) == {WAIT}
-
-
-def test_one_without_lease_and_answer_is_gone_at_the_second_look() -> None:
-    assert verdicts(look(NONE, listed=False), look(NONE, listed=False)) == [WAIT, TAKE_OVER]
-
-
-def test_an_answer_between_two_failures_begins_the_count_again() -> None:
-    seen = [look(IT_IS), look(REFUSED), look(IT_IS), look(REFUSED)]
-    assert set(verdicts(*seen)) == {WAIT}
+@pytest.mark.parametrize("looks", GOES_ON.values(), ids=GOES_ON)
+def test_one_that_may_be_alive_is_not_disturbed(looks: list[Look]) -> None:
+    assert set(verdicts(*looks)) == {WAIT}
 
 
 def test_a_copy_of_the_downstream_stands_still_while_the_other_one_moves() -> None:

@@ -1,9 +1,7 @@
 """Rows of a TiDB that come before the DDL whose table they need: a multi-schema change."""
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,11 +22,10 @@ from penstock.filters import Rules
 from penstock.pb import binlog_pb2 as pb
 from penstock.schema.model import PUBLIC, DdlJob, TableInfo
 from penstock.schema.tidb_json import job_from_json, job_to_json
-from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.fakes.local_drainer import Way, run_drainer
-from tests.kit.tidb.tidb_history import TidbDdl, TidbHistory, failed, with_new_ids
-from tests.kit.workloads.bank import Bank
+from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_prewrite_value
+from tests.kit.tidb.tidb_history import TidbDdl, failed, with_new_ids
+from tests.kit.tidb.tidb_shop import TidbShop, committed
 
 Row = Sequence[object]
 WRITE_ONLY = 2
@@ -57,32 +54,7 @@ class Tidb:
         return self.version, self.now.get(table_id)
 
 
-class Shop:
-    """A TiDB's stream, and the SQLite it goes to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.history = TidbHistory()
-        self.binlogs: list[tuple[int, bytes]] = []
-        self.ddl("CREATE DATABASE Shop")
-
-    @property
-    def jobs(self) -> list[DdlJob]:
-        return [ddl.job for ddl in self.history.all]
-
-    @property
-    def last_ts(self) -> int:
-        return self.binlogs[-1][0]
-
-    def table(self, name: str = "t") -> TableInfo:
-        return self.history.table(name)
-
-    def ddl(self, sql: str, **more: Any) -> TidbDdl:
-        """Run a DDL whose binlog comes before anything else of it."""
-        done = self.history.run(sql, **more)
-        self.comes(done)
-        return done
-
+class Shop(TidbShop):
     def comes(self, ddl: TidbDdl) -> None:
         """Bring the binlog of a DDL, now."""
         ts = self.history.now()
@@ -102,30 +74,11 @@ class Shop:
             lists: dict[str, Any] = {place: (cast(Any, encode)(row),)}
             made = TableMutation(table_id=table.id, sequence=(kind,), **lists)
             value = encode_prewrite_value(PrewriteValue(schema_version=version, mutations=(made,)))
-            binlog = Binlog(
-                tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts, prewrite_value=value
-            )
-            self.binlogs.append((ts, encode_binlog(binlog)))
+            self.binlogs.append((ts, committed(ts, value)))
             ts = self.history.now()
 
-    def follow(
-        self, upstream: Tidb | None = None, *, up_to: int | None = None, bytes_max: int = 1 << 20
-    ) -> Checkpoint:
-        """Bring the stream downstream from the checkpoint on, or its first `up_to` binlogs."""
-        part = Shop.__new__(Shop)
-        part.history, part.binlogs = self.history, self.binlogs[:up_to]
-        way = Way(
-            url=f"sqlite:///{self.folder}/d.db",
-            folder=self.folder,
-            bytes_max=bytes_max,
-            rules=TIDB,
-            upstream=upstream or Tidb(self.jobs),
-        )
-        return asyncio.run(run_drainer(cast(Bank, part), way))
-
-    def rows(self, columns: str = "*", table: str = "t") -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.folder / "d.db")) as connection:
-            return list(connection.execute(f'SELECT {columns} FROM "Shop.{table}" ORDER BY 1'))
+    def follow(self, *, up_to: int | None = None, **way: Any) -> Checkpoint:
+        return super().follow(up_to=up_to, upstream=Tidb(self.jobs), **way)
 
 
 @pytest.fixture
@@ -187,7 +140,7 @@ def test_rows_from_the_swap_on_keep_their_values_before_their_ddl_s_binlog(shop:
     shop.comes(ddl)
     shop.writes(after, shop.history.version, insert=(6, "sixty", 7))
     at = shop.follow()
-    assert shop.rows("id, a, z") == [
+    assert shop.rows("t", "id, a, z") == [
         (1, "ten", 4), (2, "22", 4), (4, "forty", 9), (5, "50", 4), (6, "sixty", 7),
     ]  # fmt: skip
     assert (at.schema_version, at.ahead) == (shop.history.version, {})
@@ -209,7 +162,7 @@ def test_a_value_of_an_added_column_is_not_lost_where_nothing_else_is_missing(sh
     shop.writes(three, swap, update=((1, 10, 11, 4), (1, 10, 11, None)))
     shop.comes(ddl)
     shop.follow()
-    assert shop.rows("id, a, z") == [(1, 10, None), (2, 20, 4), (3, 30, 9)]
+    assert shop.rows("t", "id, a, z") == [(1, 10, None), (2, 20, 4), (3, 30, 9)]
 
 
 def test_a_transaction_that_lies_on_the_disk_has_its_ddl_run_before_it_too(shop: Shop) -> None:
@@ -222,7 +175,7 @@ def test_a_transaction_that_lies_on_the_disk_has_its_ddl_run_before_it_too(shop:
     # A binlog of more than 100 bytes goes to the disk, and is cut into slices.
     assert shop.follow(up_to=until, bytes_max=100).ahead == {ddl.job.id: ddl.job.schema_version}
     shop.follow(bytes_max=400)
-    assert shop.rows("id, a, z") == [(1, "10", 4), (2, "2" * 30, 9), (3, "3" * 30, 9)]
+    assert shop.rows("t", "id, a, z") == [(1, "10", 4), (2, "2" * 30, 9), (3, "3" * 30, 9)]
 
 
 def test_a_column_under_another_name_is_not_taken_for_an_added_one(shop: Shop) -> None:
@@ -241,7 +194,7 @@ def test_a_column_under_another_name_is_not_taken_for_an_added_one(shop: Shop) -
     shop.writes(both(before, after), first + 2, insert=(4, 40, 41, "40", "41"))
     shop.comes(ddl)
     shop.follow()
-    assert shop.rows("id, c, b") == [
+    assert shop.rows("t", "id, c, b") == [
         (1, "10", "11"), (2, None, "21"), (3, "three", None), (4, "40", "41"),
     ]  # fmt: skip
 
@@ -260,10 +213,10 @@ def test_a_restart_anywhere_around_an_early_ddl_runs_it_once(shop: Shop, cut: in
     shop.writes(after, ddl.job.schema_version, insert=(4, "four", 6))
     part = shop.follow(up_to=min(cut, len(shop.binlogs)))
     shop.follow()
-    assert shop.rows("id, a, z") == [
+    assert shop.rows("t", "id, a, z") == [
         (1, "ten", 5), (2, "20", 4), (3, "thirty", 9), (4, "four", 6),
     ]  # fmt: skip
-    assert shop.rows(table="u") == [(7,)]
+    assert shop.rows("u") == [(7,)]
     is_between = 5 <= min(cut, len(shop.binlogs)) < 9
     assert part.ahead == ({ddl.job.id: ddl.job.schema_version} if is_between else {})
 
@@ -280,8 +233,8 @@ def test_ddl_of_another_table_stays_at_its_place_whatever_its_version(shop: Shop
     shop.writes(shop.table("u"), other.job.schema_version, insert=(3, "three"))
     shop.comes(ddl)
     shop.follow()
-    assert shop.rows(table="u") == [(2, "22"), (3, "three")]
-    assert shop.rows("id, a, z") == [(1, "one", 9)]
+    assert shop.rows("u") == [(2, "22"), (3, "three")]
+    assert shop.rows("t", "id, a, z") == [(1, "one", 9)]
 
 
 def test_a_single_change_does_not_run_before_its_binlog(shop: Shop) -> None:
@@ -294,7 +247,7 @@ def test_a_single_change_does_not_run_before_its_binlog(shop: Shop) -> None:
     at = shop.follow(up_to=until)
     assert (at.schema_version, at.ahead) == (first, {})
     shop.follow()
-    assert shop.rows("id, a, b") == [(1, "10", 11)]
+    assert shop.rows("t", "id, a, b") == [(1, "10", 11)]
 
 
 def test_a_reader_gets_the_ddl_before_the_rows_that_need_it_and_once(shop: Shop) -> None:

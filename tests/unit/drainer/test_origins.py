@@ -27,7 +27,7 @@ from penstock.wire.binlog import (
     TableMutation,
 )
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.fakes.checkpoint_file import CheckpointFile
+from tests.kit.tidb.tidb_shop import committed
 
 
 def lookup(table_id: int, version: int) -> tuple[str, TableInfo]:
@@ -45,28 +45,11 @@ def rows(row: bytes) -> bytes:
 
 
 def transaction(ts: int, origin: Origin | None, row: bytes = b"row") -> bytes:
-    return encode_binlog(
-        Binlog(
-            tp=BinlogType.COMMIT,
-            start_ts=ts - 1,
-            commit_ts=ts,
-            prewrite_value=rows(row),
-            origin=origin,
-        )
-    )
+    return committed(ts, rows(row), origin=origin)
 
 
 def ddl(ts: int, origin: Origin | None) -> bytes:
-    return encode_binlog(
-        Binlog(
-            tp=BinlogType.COMMIT,
-            start_ts=ts - 1,
-            commit_ts=ts,
-            ddl_query=b"TRUNCATE t",
-            ddl_job_id=7,
-            origin=origin,
-        )
-    )
+    return committed(ts, ddl_query=b"TRUNCATE t", ddl_job_id=7, origin=origin)
 
 
 def planned(
@@ -253,12 +236,6 @@ NUMBERS = st.integers(0, (1 << 64) - 1)
 def test_a_checkpoint_keeps_the_places_in_the_row(origins: dict[str, Place]) -> None:
     checkpoint = Checkpoint(5, 1, origins=origins)
     assert Checkpoint.from_json(checkpoint.to_json("me")) == checkpoint
-
-
-def test_a_checkpoint_keeps_the_places_in_the_file(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(5, 1, origins={'a"\\b': (1, 2, 3), "db.1": (4, 5, 6)})
-    CheckpointFile(tmp_path).save(checkpoint)
-    assert CheckpointFile(tmp_path).load() == checkpoint
 
 
 @pytest.mark.parametrize("found", ["5", '{"a": 5}', '{"a": [1, 2]}', '{"a": [1, 2, -3]}', "[]"])

@@ -18,6 +18,7 @@ from penstock.wire.binlog import (
     fake_binlog,
 )
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
+from tests.kit.tidb.tidb_shop import committed
 
 DROPPED = 99
 
@@ -46,9 +47,7 @@ def mutation(table_id: int, *changes: tuple[MutationType, bytes]) -> TableMutati
 
 def transaction(ts: int, *mutations: TableMutation, version: int = 1) -> bytes:
     value = encode_prewrite_value(PrewriteValue(schema_version=version, mutations=mutations))
-    return encode_binlog(
-        Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts, prewrite_value=value)
-    )
+    return committed(ts, value)
 
 
 def inserts(ts: int, rows: int, table_id: int = 1, version: int = 1, size: int = 10) -> bytes:
@@ -57,11 +56,7 @@ def inserts(ts: int, rows: int, table_id: int = 1, version: int = 1, size: int =
 
 
 def ddl(ts: int) -> bytes:
-    return encode_binlog(
-        Binlog(
-            tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts, ddl_job_id=ts, ddl_query=b"CREATE"
-        )
-    )
+    return committed(ts, ddl_job_id=ts, ddl_query=b"CREATE")
 
 
 def fake(ts: int) -> bytes:
@@ -182,9 +177,7 @@ def test_the_schema_is_looked_up_again_after_a_ddl() -> None:
         inserts(11, 1),  # Another commit_ts than the Pump says.
         encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=5, commit_ts=10)),
         encode_binlog(Binlog(tp=BinlogType.ROLLBACK, start_ts=5, commit_ts=10)),
-        encode_binlog(
-            Binlog(tp=BinlogType.COMMIT, start_ts=9, commit_ts=10, prewrite_value=b"\xff")
-        ),
+        committed(10, b"\xff"),
     ],
 )
 def test_what_no_pump_may_send_is_refused(payload: bytes) -> None:
@@ -208,11 +201,7 @@ def test_what_no_pump_may_send_is_refused(payload: bytes) -> None:
 def test_lists_and_sequence_that_disagree_are_refused(broken: dict[str, list[int]]) -> None:
     value = binlog_pb2.PrewriteValue(schema_version=1)
     value.mutations.add(table_id=1, **broken)
-    payload = encode_binlog(
-        Binlog(
-            tp=BinlogType.COMMIT, start_ts=9, commit_ts=10, prewrite_value=value.SerializeToString()
-        )
-    )
+    payload = committed(10, value.SerializeToString())
     plan = planner()
     offer(plan, _10=payload)
     with pytest.raises(Malformed, match="sequence"):
@@ -286,14 +275,8 @@ def test_an_ignored_transaction_is_left_out_and_time_still_moves(
 
 def test_a_sequence_s_new_value_only_moves_the_time() -> None:
     plan = planner()
-    setval = Binlog(
-        tp=BinlogType.COMMIT,
-        start_ts=29,
-        commit_ts=30,
-        ddl_job_id=9,
-        ddl_query=b"SELECT setval(s, 5)",
-    )
-    offer(plan, c10=inserts(10, 2), c30=encode_binlog(setval))
+    setval = committed(30, ddl_job_id=9, ddl_query=b"SELECT setval(s, 5)")
+    offer(plan, c10=inserts(10, 2), c30=setval)
     assert [(s.commit_ts, getattr(s, "rows", None)) for s in steps(plan)] == [(30, 2)]
 
 

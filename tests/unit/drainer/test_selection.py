@@ -17,8 +17,9 @@ from penstock.errors import NeedsOperator
 from penstock.filters import EventRule, ExpressionRule, FilterConfig, RouteRule, Rules
 from penstock.filters.settings import ExtractTable
 from penstock.schema.model import DdlJob, TableInfo
-from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
-from penstock.wire.codec import encode_binlog, encode_prewrite_value
+from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation
+from penstock.wire.codec import encode_prewrite_value
+from tests.kit.tidb.tidb_shop import committed
 
 INSERT, UPDATE, DELETE = MutationType
 SHARDS = (RouteRule(schema_pattern="s_?", table_pattern="t*", target_schema="all",
@@ -93,9 +94,7 @@ def test_rows_of_a_filtered_table_are_counted_and_never_looked_at() -> None:
         sequence=(INSERT, INSERT),
     )  # fmt: skip
     planner = Planner(up.selection.lookup, rows_max=10, bytes_max=1000)
-    payload = encode_binlog(
-        Binlog(tp=BinlogType.COMMIT, start_ts=9, commit_ts=10, prewrite_value=up.value(garbage))
-    )
+    payload = committed(10, up.value(garbage))
     planner.offer(Merged([10], [payload], 0))
     assert planner.next_step() is None
     step = planner.cut()
@@ -196,11 +195,7 @@ def test_rows_of_one_shape_are_one_table_in_the_order_of_their_commits() -> None
     for ts in range(10, 16):
         number = ts % 2 + 1
         value = up.value(up.inserts(f"s_{number}", f"t{number}", (7, ts)))
-        payloads.append(
-            encode_binlog(
-                Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts, prewrite_value=value)
-            )
-        )
+        payloads.append(committed(ts, value))
     planner.offer(Merged(list(range(10, 16)), payloads, 0))
     assert planner.next_step() is None
     step = planner.cut()

@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from drainer.ddl.follower import DdlFollower, FollowedDdl
-from drainer.differences.overrides import SKIP, TRACK, Override
+from drainer.differences.overrides import SKIP, Override
 from drainer.differences.skipped import DDLS, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import DdlStep, Planner
@@ -26,16 +24,8 @@ from penstock.errors import NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 from penstock.schema.tidb_json import job_to_json
-from penstock.wire.binlog import (
-    Binlog,
-    BinlogType,
-    MutationType,
-    PrewriteValue,
-    TableMutation,
-    fake_binlog,
-)
+from penstock.wire.binlog import MutationType, PrewriteValue, TableMutation, fake_binlog
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.tidb.tidb_history import (
     TidbDdl,
     TidbHistory,
@@ -44,7 +34,7 @@ from tests.kit.tidb.tidb_history import (
     with_new_ids,
     with_partition_ids,
 )
-from tests.kit.workloads.bank import Bank
+from tests.kit.tidb.tidb_shop import TidbShop, committed
 
 Row = Sequence[object]
 
@@ -58,55 +48,20 @@ def inserted(ts: int, version: int, table: TableInfo, *rows: Row) -> bytes:
         sequence=(MutationType.INSERT,) * len(rows),
     )
     value = encode_prewrite_value(PrewriteValue(schema_version=version, mutations=(mutation,)))
-    return encode_binlog(
-        Binlog(tp=BinlogType.COMMIT, start_ts=ts - 1, commit_ts=ts, prewrite_value=value)
-    )
+    return committed(ts, value)
 
 
-@dataclass
-class Shop:
-    """A TiDB's stream from its beginning on, and the SQLite it goes to."""
-
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self.history = TidbHistory()
-        self.binlogs: list[tuple[int, bytes]] = []
-        self.ddl("CREATE DATABASE Shop")
-
-    @property
-    def jobs(self) -> list[DdlJob]:
-        return [ddl.job for ddl in self.history.all]
-
-    @property
-    def last_ts(self) -> int:
-        return self.binlogs[-1][0]
-
-    def ddl(self, sql: str, **more: Any) -> TidbDdl:
-        """Run a DDL; its binlog is in the stream."""
-        done = self.history.run(sql, **more)
-        self.binlogs.append((done.commit_ts, done.binlog()))
-        return done
-
+class Shop(TidbShop):
     def insert(self, table: TableInfo, *rows: Row, version: int = 0) -> None:
         """Insert rows under a version, by default the one of now."""
         ts = self.history.now()
         binlog = inserted(ts, version or self.history.version, table, *rows)
         self.binlogs.append((ts, binlog))
 
-    def follow(self) -> Checkpoint:
-        """Bring all of it downstream, from the checkpoint on."""
+    def follow(self, **more: Any) -> Checkpoint:
         ts = self.history.now()
         self.binlogs.append((ts, encode_binlog(fake_binlog(ts))))
-        way = Way(url=f"sqlite:///{self.folder}/d.db", folder=self.folder, rules=TIDB)
-        return asyncio.run(run_drainer(cast(Bank, self), way))
-
-    def rows(self, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.folder / "d.db")) as connection:
-            return list(connection.execute(f'SELECT {columns} FROM "Shop.{table}" ORDER BY 1'))
-
-    def table(self, name: str = "t") -> TableInfo:
-        return self.history.table(name)
+        return super().follow(**more)
 
 
 @pytest.fixture
@@ -198,12 +153,8 @@ def test_a_drainer_that_is_three_ddls_behind_continues_from_its_version_not_from
         shop.history.all[-1].fields["binlog"]["FinishedTS"] += 1_000
         shop.insert(shop.table(), (len(shop.binlogs), *range(len(shop.table().columns) - 1)))
     for end in range(known + 1, len(shop.binlogs) + 1):
-        part = Shop.__new__(Shop)
-        part.folder, part.history = shop.folder, shop.history
-        part.binlogs = shop.binlogs[:end]
-        way = Way(url=f"sqlite:///{shop.folder}/d.db", folder=shop.folder, rules=TIDB)
-        at = asyncio.run(run_drainer(cast(Bank, part), way))
-        assert at.commit_ts == part.last_ts
+        at = TidbShop.follow(shop, up_to=end)
+        assert at.commit_ts == shop.binlogs[end - 1][0]
         assert at.schema_version >= passed.schema_version
         passed = at
     assert shop.rows("t") == [(1, 4, 6, 8), (5, 0, 6, 8), (7, 0, 1, 8), (9, 0, 1, 2)]
@@ -460,7 +411,11 @@ def test_a_change_of_a_system_table_that_no_job_made_is_followed_all_the_same(
     assert stream.tracker.version == changed.job.schema_version
 
 
-def test_an_exchanged_partition_and_table_swap_their_ids(history: TidbHistory) -> None:
+EXCHANGE = "ALTER TABLE p EXCHANGE PARTITION p1 WITH TABLE t"
+
+
+def exchanged(history: TidbHistory) -> tuple[TidbDdl, int, int]:
+    """Exchange a partition of p with t; return the DDL and the ids that t and p had."""
     bounds = "PARTITION p0 VALUES LESS THAN (9), PARTITION p1 VALUES LESS THAN (99)"
     by = f"PARTITION BY RANGE (id) ({bounds})"
     history.run(f"CREATE TABLE p (id INT PRIMARY KEY, a INT) {by}", change=with_partition_ids(501))
@@ -471,37 +426,30 @@ def test_an_exchanged_partition_and_table_swap_their_ids(history: TidbHistory) -
     def as_tidb(job: DdlJob) -> DdlJob:
         return replace(job, table=swapped, table_id=single.id, tables=())
 
-    sql = "ALTER TABLE p EXCHANGE PARTITION p1 WITH TABLE t"
-    ddl = history.run(sql, change=as_tidb)
+    return history.run(EXCHANGE, change=as_tidb), single.id, parts.id
+
+
+def test_an_exchanged_partition_and_table_swap_their_ids(history: TidbHistory) -> None:
+    ddl, single_id, parts_id = exchanged(history)
     stream = Stream(history, 3)
-    assert stream.query(ddl, state=0) == sql
-    for table_id, name in ((502, "t"), (parts.id, "p")):
+    assert stream.query(ddl, state=0) == EXCHANGE
+    for table_id, name in ((502, "t"), (parts_id, "p")):
         found = stream.tracker.table_at(table_id, ddl.job.schema_version)
         assert isinstance(found, tuple)
         assert found[1].name == name
-    assert stream.tracker.catalog.table_by_id(single.id) is None
+    assert stream.tracker.catalog.table_by_id(single_id) is None
 
 
 def test_rows_that_come_late_after_a_partition_was_exchanged_are_named_for_a_comparison(
     history: TidbHistory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bounds = "PARTITION p0 VALUES LESS THAN (9), PARTITION p1 VALUES LESS THAN (99)"
-    by = f"PARTITION BY RANGE (id) ({bounds})"
-    history.run(f"CREATE TABLE p (id INT PRIMARY KEY, a INT) {by}", change=with_partition_ids(501))
-    single, parts = history.table("t"), history.table("p")
-    swapped = replace(parts, partition_ids=(501, single.id))
-
-    def as_tidb(job: DdlJob) -> DdlJob:
-        return replace(job, table=swapped, table_id=single.id, tables=())
-
-    ddl = history.run("ALTER TABLE p EXCHANGE PARTITION p1 WITH TABLE t", change=as_tidb)
-    stream = Stream(history, 3)
-    version = ddl.job.schema_version
-    stream.tracker.table_at(parts.id, version - 1)
+    ddl, single_id, parts_id = exchanged(history)
+    stream, version = Stream(history, 3), ddl.job.schema_version
+    stream.tracker.table_at(parts_id, version - 1)
     stream.follow(ddl, state=0)
-    stream.tracker.table_at(parts.id, version)
+    stream.tracker.table_at(parts_id, version)
     assert "committed after" not in caplog.text
-    for table_id in (parts.id, single.id):
+    for table_id in (parts_id, single_id):
         caplog.clear()
         stream.tracker.copy().table_at(table_id, version - 1)
         assert f"under schema version {version - 1} and committed after" in caplog.text
@@ -515,16 +463,16 @@ def test_a_truncated_table_s_late_rows_have_nowhere_to_go(history: TidbHistory) 
     assert stream.tracker.table_at(old, 1) == Gone(old, "Shop", "t", truncated.job.schema_version)
 
 
+def recovery_of(table: TableInfo) -> Callable[[DdlJob], DdlJob]:
+    return lambda job: replace(job, type=25, table=table, table_id=table.id)
+
+
 def test_a_recovered_table_comes_back_where_a_server_can_and_is_refused_by_number(
     history: TidbHistory,
 ) -> None:
     table = history.table("t")
     history.run("DROP TABLE t")
-
-    def recovered(job: DdlJob) -> DdlJob:
-        return replace(job, type=25, table=table, table_id=table.id)
-
-    ddl = history.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", change=recovered,
+    ddl = history.run("CREATE TABLE t (id INT PRIMARY KEY, a INT)", change=recovery_of(table),
                       sent="FLASHBACK TABLE t")  # fmt: skip
     stream = Stream(history, 3)
     assert stream.query(ddl) == "FLASHBACK TABLE t"
@@ -540,11 +488,8 @@ def test_sqlite_refuses_to_bring_back_rows_that_it_has_not(shop: Shop) -> None:
     table = shop.table()
     shop.insert(table, (1,))
     shop.ddl("DROP TABLE t")
-
-    def recovered(job: DdlJob) -> DdlJob:
-        return replace(job, type=25, table=table, table_id=table.id)
-
-    ddl = shop.ddl("CREATE TABLE t (id INT PRIMARY KEY)", change=recovered, sent="RECOVER TABLE t")
+    change = recovery_of(table)
+    ddl = shop.ddl("CREATE TABLE t (id INT PRIMARY KEY)", change=change, sent="RECOVER TABLE t")
     with pytest.raises(NeedsOperator, match="SQLite has no rows of a dropped table") as caught:
         shop.follow()
     assert f"penstock drainer ddl track {ddl.job.finished_ts}" in caught.value.hint
@@ -650,11 +595,3 @@ def test_rows_of_a_table_from_before_the_stream_are_refused_with_the_way_to_begi
     with pytest.raises(NeedsOperator, match="which no DDL has made") as caught:
         tracker.table_at(4711, 99)
     assert "initial-commit-ts" in caught.value.hint
-
-
-def test_a_tracked_ddl_counts_from_its_version_on(history: TidbHistory) -> None:
-    ddl = history.run("ALTER TABLE t ADD b INT")
-    ts = ddl.job.finished_ts
-    stream = Stream(history, 2, overrides={ts: Override(commit_ts=ts, verb=TRACK, made="then")})
-    followed = stream.follow(ddl)
-    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, OVERRIDE, "Shop.t"): 1})

@@ -20,6 +20,10 @@ from tests.unit.ctl.console.clusters import (
 
 RUNNING = SourceEntry(source_id="db-1", owner="host-7", pages_url="http://127.0.0.1:9251/")
 
+WAITING = Standby(
+    node_id="drainer-2", host="h", active="drainer-1", writer="w", checkpoint_ts=0, update_ts=ago(1)
+)
+
 
 def silent(since_s: float, facts: dict[str, object] | None = None) -> Answer:
     """Return a node that stopped answering so long ago."""
@@ -141,11 +145,7 @@ def test_a_drainer_without_a_checkpoint_has_no_lag_yet() -> None:
 
 
 def test_a_standby_is_named_at_the_drainer_that_it_waits_for() -> None:
-    waiting = Standby(
-        node_id="drainer-2", host="h", active="drainer-1", writer="w",
-        checkpoint_ts=0, update_ts=ago(1),
-    )  # fmt: skip
-    state = seen(cluster(standbys=(waiting,)))
+    state = seen(cluster(standbys=(WAITING,)))
     assert [drainer.name for drainer in state.drainers] == ["drainer-1"]
     assert state.drainers[0].standbys == ["drainer-2"]
 
@@ -316,11 +316,7 @@ def test_of_the_last_pump_it_is_said_that_writers_then_get_errors() -> None:
 
 
 def test_no_verb_is_offered_that_could_lose_what_a_drainer_needs() -> None:
-    waiting = Standby(
-        node_id="drainer-2", host="h", active="drainer-1", writer="w",
-        checkpoint_ts=0, update_ts=ago(1),
-    )  # fmt: skip
-    verbs = {each.verb for each in offers(seen(cluster(standbys=(waiting,))))}
+    verbs = {each.verb for each in offers(seen(cluster(standbys=(WAITING,))))}
     assert verbs == {"pause-pump", "offline-pump", "pause-drainer", "hand-over"}
 
 
