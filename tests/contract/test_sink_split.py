@@ -122,15 +122,14 @@ def test_another_drainer_that_takes_over_stops_the_queues_of_the_first(
 ) -> None:
     downstream, sink = shop
     second = downstream.open()
-    name = "_begin_queues" if hasattr(sink, "_begin_queues") else "save_checkpoint"
-    begin = getattr(sink, name)
+    begin = sink._commit  # type: ignore[attr-defined]
 
     def overtaken(*arguments: Any) -> None:
         begin(*arguments)
         second.load_checkpoint()
         second.save_checkpoint(arguments[-1])
 
-    monkeypatch.setattr(sink, name, overtaken)
+    monkeypatch.setattr(sink, "_commit", overtaken)
     queues = [[inserts(downstream, 1)], [inserts(downstream, 2)]]
     with pytest.raises(NeedsOperator, match="another Drainer"):
         sink.apply_split(Split(queues, [], safe=False), downstream.point(), START)

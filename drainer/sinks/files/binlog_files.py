@@ -80,10 +80,6 @@ def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
     return [found[number] for number in numbers]
 
 
-def file_name(number: int) -> str:
-    return f"binlog-{number:016d}-{time.strftime('%Y%m%d%H%M%S')}"
-
-
 class Tail:
     """The end at which records are appended; `sync` makes them durable. Any `OSError` ends it.
 
@@ -233,7 +229,8 @@ class Tail:
         number = 0 if position is None else position.file + 1
         before = None if position is None else FileEnd(position.offset, self.last_crc)
         self._begin(number, self._last_ts, before)
-        self._file = self._files.create(self._folder / file_name(number))
+        name = f"binlog-{number:016d}-{time.strftime('%Y%m%d%H%M%S')}"
+        self._file = self._files.create(self._folder / name)
         self._is_new, self.position = True, FilePosition(number, 0)
         return self._file, 0
 

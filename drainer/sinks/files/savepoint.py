@@ -35,7 +35,7 @@ import gzip
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
 from penstock.errors import Corrupt, Malformed
 from penstock.log.files import DRAFT, Files
-from penstock.schema.model import SchemaInfo, TableInfo
+from penstock.schema.model import SchemaInfo
 from penstock.schema.tidb_json import (
     schema_from_json,
     schema_to_json,
@@ -81,7 +81,6 @@ class FileEnd(NamedTuple):
 class Savepoint:
     """The stored state; `text` is the whole checkpoint, `position` None before any record."""
 
-    checkpoint: Checkpoint
     text: str
     position: FilePosition | None
     cluster_id: int | None
@@ -90,6 +89,10 @@ class Savepoint:
     last_crc: int | None = None
     begin_ts: int = 0
     """The files hold everything after this commit_ts; 0: everything."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint.from_json(self.text)
 
     @property
     def is_of_tidb_binlog(self) -> bool:
@@ -120,19 +123,17 @@ def load_savepoint(files: Files, folder: Path) -> Savepoint | None:
 
 def _savepoint(stored: dict[str, Any]) -> Savepoint:
     if "checkpoint" not in stored:
-        checkpoint = Checkpoint.from_fields(stored)
-        text = json.dumps(stored, sort_keys=True)
-        return Savepoint(checkpoint=checkpoint, text=text, position=None, cluster_id=None)
+        Checkpoint.from_fields(stored)  # Raises for damage.
+        return Savepoint(text=json.dumps(stored, sort_keys=True), position=None, cluster_id=None)
     text = stored["checkpoint"]
-    checkpoint = Checkpoint.from_json(text)
-    if checkpoint.commit_ts != stored["commitTS"]:
-        raise ValueError(f"commitTS is not that of the checkpoint, {checkpoint.commit_ts}")
+    commit_ts = Checkpoint.from_json(text).commit_ts
+    if commit_ts != stored["commitTS"]:
+        raise ValueError(f"commitTS is not that of the checkpoint, {commit_ts}")
     position = None
     if "file" in stored:
         position = FilePosition(int(stored["file"]), int(stored["offset"]))
     last_crc = stored.get("last-crc")
     return Savepoint(
-        checkpoint=checkpoint,
         text=text,
         position=position,
         last_crc=None if last_crc is None else int(last_crc),
@@ -158,16 +159,20 @@ def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
     if savepoint.last_crc is not None:
         lines.append(f"last-crc = {savepoint.last_crc}")
     lines.append(f"checkpoint = {_quoted(savepoint.text)}")
-    draft = folder / (NAME + DRAFT)
+    _replace(files, folder / NAME, "\n".join([*lines, ""]).encode(), checkpoint_stored)
+    files.sync_folder(folder)
+
+
+def _replace(files: Files, path: Path, data: bytes, before: Callable[[], object]) -> None:
+    draft = path.with_name(path.name + DRAFT)
     file = files.create(draft)
     try:
-        file.write(["\n".join([*lines, ""]).encode()], 0)
+        file.write([data], 0)
         file.sync()
     finally:
         file.close()
-    checkpoint_stored()
-    files.rename(draft, folder / NAME)
-    files.sync_folder(folder)
+    before()
+    files.rename(draft, path)
 
 
 def _quoted(text: str) -> str:
@@ -203,14 +208,8 @@ def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) ->
         "schemas": [schema_to_json(each) for each in schema.catalog.schemas()],
         "tables": [(home, table_to_json(table)) for home, table in schema.catalog.tables()],
     }
-    draft = folder / (schema_name(number) + DRAFT)
-    file = files.create(draft)
-    try:
-        file.write([gzip.compress(json.dumps(body, ensure_ascii=False).encode(), mtime=0)], 0)
-        file.sync()
-    finally:
-        file.close()
-    files.rename(draft, folder / schema_name(number))
+    data = gzip.compress(json.dumps(body, ensure_ascii=False).encode(), mtime=0)
+    _replace(files, folder / schema_name(number), data, lambda: None)
 
 
 def read_schema(path: Path) -> FileSchema:
@@ -274,11 +273,5 @@ def changed(catalog: Catalog, change: SchemaChange) -> Catalog:
     for home, table in came:
         tables[home, table.name] = table
         schemas.setdefault(home, SchemaInfo(id=0, name=home))
-    return _with_own_ids(schemas.values(), [(home, table) for (home, _), table in tables.items()])
-
-
-def _with_own_ids(
-    schemas: Iterable[SchemaInfo], tables: Iterable[tuple[str, TableInfo]]
-) -> Catalog:
-    by_id = {table.id: (home, table) for home, table in tables}
-    return Catalog.of(0, schemas, by_id.values())
+    by_id = {table.id: (home, table) for (home, _), table in tables.items()}
+    return Catalog.of(0, schemas.values(), by_id.values())

@@ -235,8 +235,7 @@ class FileSink(RetryingSink, EventSink):
         self._catalog = catalog
 
     def close(self) -> None:
-        """Release the folder; a call waiting in another thread ends with `Retryable`."""
-        self._patience.close()
+        super().close()
         self._upkeep.close()
 
     # --- details ---------------------------------------------------------------------------
@@ -262,27 +261,30 @@ class FileSink(RetryingSink, EventSink):
                 begin_ts = checkpoint.commit_ts if is_begin else _begin_of(saved)
                 self._store(text, tail.position, tail.last_crc, begin_ts)
                 transaction_committed()
-                self._count(before, tail.position, tail.bytes_appended - bytes_before)
+                if tail.position is not None and tail.bytes_appended > bytes_before:
+                    counts = self.file_counts
+                    counts.commits += 1
+                    counts.files_added += tail.position.file - (before.file if before else -1)
+                    counts.bytes_added += tail.bytes_appended - bytes_before
+                    counts.last_commit_s = time.time()
                 return tail.position
 
         position = self._storing(attempt, checkpoint)
         if position is not None:
             self._upkeep.consider(position.file)
 
-    def _count(self, before: FilePosition | None, now: FilePosition | None, size: int) -> None:
-        if now is None or not size:
-            return
-        counts = self.file_counts
-        counts.commits += 1
-        counts.files_added += now.file - (-1 if before is None else before.file)
-        counts.bytes_added += size
-        counts.last_commit_s = time.time()
-
     def _own(self) -> Savepoint | None:
         """Return the savepoint; `NeedsOperator` if it is another cluster's, or files lack one."""
         saved = load_savepoint(self._files, self._folder)
         if saved is None:
-            self._check_fresh()
+            # A Drainer stores its first savepoint before it writes, so files are foreign output.
+            if binlog_files(self._files.names(self._folder), self._folder):
+                raise NeedsOperator(
+                    f"{self._folder} has binlog files and no savepoint, which says up to where they"
+                    " hold and of which cluster they are",
+                    "put the savepoint back; or use another folder",
+                    Code.CHECKPOINT_DAMAGED,
+                )
             return None
         if saved.cluster_id not in (None, self._cluster_id):
             raise of_another_cluster(self._cluster_id, [saved.cluster_id], "folder")
@@ -295,19 +297,6 @@ class FileSink(RetryingSink, EventSink):
                 Code.SINK_SETTING,
             )
         return saved
-
-    def _check_fresh(self) -> None:
-        # A Drainer stores its first savepoint before it writes, so these files are foreign output.
-        if binlog_files(self._files.names(self._folder), self._folder):
-            raise NeedsOperator(
-                f"{self._folder} has binlog files and no savepoint, which says up to where they"
-                " hold and of which cluster they are",
-                "put the savepoint back; or use another folder",
-                Code.CHECKPOINT_DAMAGED,
-            )
-
-    def _schemas(self) -> set[int]:
-        return schema_numbers(self._files.names(self._folder))
 
     def _tail_at(self, saved: Savepoint | None) -> Tail:
         """Return a tail at the savepoint's position, truncated to it."""
@@ -326,7 +315,9 @@ class FileSink(RetryingSink, EventSink):
             self._files, self._folder, bytes_max=self._target.file_bytes_max, begin=self._begin_file
         )
         tail.cut(position, last_ts, None if saved is None else saved.last_crc)
-        if position is not None and position.file not in self._schemas():
+        if position is not None and position.file not in schema_numbers(
+            self._files.names(self._folder)
+        ):
             tail.begin_file()  # A file of TiDB-Binlog's; later files have schemas.
         return tail
 
@@ -344,7 +335,6 @@ class FileSink(RetryingSink, EventSink):
         self, text: str, position: FilePosition | None, last_crc: int | None, begin_ts: int
     ) -> None:
         savepoint = Savepoint(
-            checkpoint=Checkpoint.from_json(text),
             text=text,
             position=position,
             last_crc=last_crc,
@@ -373,10 +363,12 @@ class FileSink(RetryingSink, EventSink):
         if not isinstance(error, OSError):
             raise error
         if error.errno not in PASSING_ERRNOS:
-            raise self._unusable(error) from error
-        return self._described(error)
-
-    def _described(self, error: OSError) -> str:
+            raise NeedsOperator(
+                f"the files in {self._folder} cannot be written: {error.strerror or error}",
+                "check the path, its rights and its disk; nothing is lost: a start continues where"
+                " the savepoint is",
+                Code.SINK_FILE,
+            ) from error
         if isinstance(error, BlockingIOError):
             return f"another program holds {LOCK}"
         return error.strerror or str(error)
@@ -388,14 +380,6 @@ class FileSink(RetryingSink, EventSink):
             "put the folder back as it was, savepoint included, and start the Drainer; or name"
             " another folder and begin it with initial-commit-ts",
             Code.FILES_GAP,
-        )
-
-    def _unusable(self, error: OSError) -> NeedsOperator:
-        return NeedsOperator(
-            f"the files in {self._folder} cannot be written: {error.strerror or error}",
-            "check the path, its rights and its disk; nothing is lost: a start continues where"
-            " the savepoint is",
-            Code.SINK_FILE,
         )
 
 

@@ -12,15 +12,20 @@ value    {"id": "Qm3pZ0p3S0u0b2b1Lw2q5g", "ends": {"0": 1207}}; none once no tab
 `id` is the brokers' id of the topic, empty if they have no such ids. `ends` is the offset behind
 the last committed message of each partition. A topic may have more partitions and later ends; its
 log may start later, because retention removes old messages.
+
+`Offsets` checks that each partition continues behind the messages committed to it. If a partition's
+next message gets a smaller offset, the partition has lost messages that readers may not have read:
+its topic was deleted and created again, or a broker came back with an older log. Only the first
+message of a transaction needs a delivery report, because the others follow without a gap.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -79,9 +84,99 @@ def lost(topic: str, difference: str, checkpoint_ts: int | None) -> NeedsOperato
     )
 
 
+Partition = tuple[str, int]
+_NEW = TopicRecord()
+
+
+class Offsets:
+    """The known minimum ends of partitions; kept as long as the sink, unlike its producers."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, TopicRecord] = {}
+        self._decided: dict[str, TopicRecord | None] = {}
+        self._ids: dict[str, str] = {}
+        self._sent: dict[Partition, int] = {}
+        self._first: dict[Partition, int] = {}
+        self._lost: NeedsOperator | None = None
+
+    @property
+    def known(self) -> Mapping[str, TopicRecord]:
+        return self._known
+
+    def load(self, stored: Mapping[str, TopicRecord]) -> None:
+        self._known |= stored
+        self._decide()
+
+    def decide(self, topic: str, record: TopicRecord | None) -> None:
+        """Replace a topic's record, or forget the topic if None; the next commit stores it."""
+        self._decided[topic] = record
+        self._decide()
+
+    def _decide(self) -> None:
+        for topic, record in self._decided.items():
+            self._known.pop(topic, None)
+            if record is not None:
+                self._known[topic] = record
+
+    def begin(self) -> None:
+        self._sent.clear()
+        self._first.clear()
+        self._ids.clear()
+
+    def send(self, partition: Partition) -> bool:
+        """Count a message; return True for the first, whose offset must be reported."""
+        count = self._sent.get(partition, 0)
+        self._sent[partition] = count + 1
+        return count == 0
+
+    def delivered(self, partition: Partition, offset: int | None) -> None:
+        """Record the first message's offset, which a broker omits for a duplicate."""
+        if offset is None or offset < 0 or partition not in self._sent:
+            return
+        self._first[partition] = offset
+        topic, number = partition
+        end = self._known.get(topic, _NEW).ends.get(number, 0)
+        if offset < end and self._lost is None:
+            text = f"the next message got offset {offset}"
+            text += f", and messages were committed up to offset {end - 1}"
+            self._lost = lost(f"{topic}, partition {number}", text, None)
+
+    def check(self) -> None:
+        """Raise `NeedsOperator` on every call once a partition has lost messages."""
+        if self._lost is not None:
+            raise self._lost
+
+    def changed(self, id_of: Callable[[str], str]) -> dict[str, TopicRecord | None]:
+        """Return the records to store with the sent messages; None removes a record.
+
+        Raises `NeedsOperator` if messages were committed to another topic of the same name.
+        """
+        made = dict(self._decided)
+        for topic, ends in self._open_ends().items():
+            known = self._known.get(topic, _NEW)
+            self._ids[topic] = id_of(topic)
+            made[topic] = found = known.merged(self._ids[topic], ends)
+            if self._lost is None and (difference := known.difference(found)):
+                self._lost = lost(topic, difference, None)
+        self.check()
+        return made
+
+    def committed(self) -> None:
+        for topic, ends in self._open_ends().items():
+            known = self._known.get(topic, _NEW)
+            self._known[topic] = known.merged(self._ids.get(topic, ""), ends)
+        self._decided.clear()
+        self.begin()
+
+    def _open_ends(self) -> dict[str, dict[int, int]]:
+        ends: dict[str, dict[int, int]] = {}
+        for partition, offset in self._first.items():
+            topic, number = partition
+            ends.setdefault(topic, {})[number] = offset + self._sent[partition]
+        return ends
+
+
 _POLL_S = 0.2
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 def checkpoint_key(prefix: str, cluster_id: int, *topic: str) -> bytes:
@@ -89,14 +184,8 @@ def checkpoint_key(prefix: str, cluster_id: int, *topic: str) -> bytes:
     return "/".join((prefix, str(cluster_id), *topic)).encode()
 
 
-@dataclass(slots=True)
-class Stored:
-    """The last records of one output."""
-
-    checkpoints: dict[int, str] = field(default_factory=dict)
-    """Each cluster's checkpoint, as text."""
-    topics: dict[int, dict[str, TopicRecord]] = field(default_factory=dict)
-    """The topics of each cluster, by name."""
+Stored = tuple[dict[int, str], dict[int, dict[str, TopicRecord]]]
+"""The last checkpoint of each cluster, as text; and the records of its topics, by name."""
 
 
 def read_checkpoints(options: dict[str, Any], topic: str, prefix: str, timeout_s: float) -> Stored:
@@ -114,7 +203,7 @@ def read_checkpoints(options: dict[str, Any], topic: str, prefix: str, timeout_s
             "fetch.wait.max.ms": 20,
         }
     )
-    found = Stored()
+    found: Stored = {}, {}
     deadline_s = time.monotonic() + timeout_s
     try:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -139,12 +228,15 @@ def _take(found: Stored, key: bytes | None, value: bytes | None, prefix: str) ->
         name, _, rest = (key or b"").decode().partition("/")
         if name != prefix:
             return
+        checkpoints, topics = found
         cluster, _, topic = rest.partition("/")
-        if not topic:
-            _put(found.checkpoints, int(cluster), None if value is None else value.decode())
+        records = topics.setdefault(int(cluster), {})
+        if value is None:
+            _ = records.pop(topic, None) if topic else checkpoints.pop(int(cluster), None)
+        elif topic:
+            records[topic] = TopicRecord.from_json(value.decode())
         else:
-            record = None if value is None else TopicRecord.from_json(value.decode())
-            _put(found.topics.setdefault(int(cluster), {}), topic, record)
+            checkpoints[int(cluster)] = value.decode()
     except ValueError as error:
         raise Malformed(
             f"the checkpoint topic has a record with the key {key!r}",
@@ -152,10 +244,3 @@ def _take(found: Stored, key: bytes | None, value: bytes | None, prefix: str) ->
             " remove the record by one of the same key without a value",
             Code.CHECKPOINT_DAMAGED,
         ) from error
-
-
-def _put(records: dict[K, V], key: K, value: V | None) -> None:
-    if value is None:
-        records.pop(key, None)
-    else:
-        records[key] = value

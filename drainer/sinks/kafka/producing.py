@@ -3,25 +3,20 @@
 If a broker rejects a password, librdkafka reports it only to a callback, while the waiting call
 just times out. `Producing` combines both: each call returns, or raises `KafkaException` for a
 transient error or for one that an operator must fix.
-
-`Offsets` checks that each partition continues behind the messages committed to it. If a partition's
-next message gets a smaller offset, the partition has lost messages that readers may not have read:
-its topic was deleted and created again, or a broker came back with an older log. Only the first
-message of a transaction needs a delivery report, because the others follow without a gap.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from drainer.settings.targets import KafkaTarget
-from drainer.sinks.kafka.checkpoint_topic import TopicRecord, lost
+from drainer.sinks.kafka.checkpoint_topic import Offsets
 from drainer.sinks.protocol import Refused
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -116,100 +111,6 @@ def _of_message(code: int, said: str, of_topic: str) -> NeedsOperator | None:
     return None
 
 
-Partition = tuple[str, int]
-_NEW = TopicRecord()
-
-
-class Offsets:
-    """The known minimum ends of partitions; kept as long as the sink, unlike its producers."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, TopicRecord] = {}
-        self._decided: dict[str, TopicRecord | None] = {}
-        self._ids: dict[str, str] = {}
-        self._sent: dict[Partition, int] = {}
-        self._first: dict[Partition, int] = {}
-        self._lost: NeedsOperator | None = None
-
-    @property
-    def known(self) -> Mapping[str, TopicRecord]:
-        return self._known
-
-    def load(self, stored: Mapping[str, TopicRecord]) -> None:
-        self._known |= stored
-        self._decide()
-
-    def decide(self, topic: str, record: TopicRecord | None) -> None:
-        """Replace a topic's record, or forget the topic if None; the next commit stores it."""
-        self._decided[topic] = record
-        self._decide()
-
-    def _decide(self) -> None:
-        for topic, record in self._decided.items():
-            self._known.pop(topic, None)
-            if record is not None:
-                self._known[topic] = record
-
-    def begin(self) -> None:
-        self._sent.clear()
-        self._first.clear()
-        self._ids.clear()
-
-    def send(self, partition: Partition) -> bool:
-        """Count a message; return True for the first, whose offset must be reported."""
-        count = self._sent.get(partition, 0)
-        self._sent[partition] = count + 1
-        return count == 0
-
-    def delivered(self, partition: Partition, offset: int | None) -> None:
-        """Record the first message's offset, which a broker omits for a duplicate."""
-        if offset is None or offset < 0 or partition not in self._sent:
-            return
-        self._first[partition] = offset
-        topic, number = partition
-        end = self._known.get(topic, _NEW).ends.get(number, 0)
-        if offset < end and self._lost is None:
-            text = (
-                f"the next message got offset {offset}, and messages were committed up to"
-                f" offset {end - 1}"
-            )
-            self._lost = lost(f"{topic}, partition {number}", text, None)
-
-    def check(self) -> None:
-        """Raise `NeedsOperator` on every call once a partition has lost messages."""
-        if self._lost is not None:
-            raise self._lost
-
-    def changed(self, id_of: Callable[[str], str]) -> dict[str, TopicRecord | None]:
-        """Return the records to store with the sent messages; None removes a record.
-
-        Raises `NeedsOperator` if messages were committed to another topic of the same name.
-        """
-        made = dict(self._decided)
-        for topic, ends in self._open_ends().items():
-            known = self._known.get(topic, _NEW)
-            self._ids[topic] = id_of(topic)
-            made[topic] = found = known.merged(self._ids[topic], ends)
-            if self._lost is None and (difference := known.difference(found)):
-                self._lost = lost(topic, difference, None)
-        self.check()
-        return made
-
-    def committed(self) -> None:
-        for topic, ends in self._open_ends().items():
-            known = self._known.get(topic, _NEW)
-            self._known[topic] = known.merged(self._ids.get(topic, ""), ends)
-        self._decided.clear()
-        self.begin()
-
-    def _open_ends(self) -> dict[str, dict[int, int]]:
-        ends: dict[str, dict[int, int]] = {}
-        for partition, offset in self._first.items():
-            topic, number = partition
-            ends.setdefault(topic, {})[number] = offset + self._sent[partition]
-        return ends
-
-
 log = logging.getLogger("librdkafka")
 
 _WAIT_S = 0.5
@@ -219,9 +120,7 @@ _QUEUE_KIB_MIN = 64 << 10
 """Size of the send queue; a larger message has to fit also."""
 _BATCH_BYTES_MAX = 1_000_000
 
-RecordHeader = tuple[str, str | bytes | None]
-RecordHeaders = list[RecordHeader]
-_NO_HEADERS: RecordHeaders = []
+RecordHeaders = list[tuple[str, str | bytes | None]]
 
 
 def client_options(target: KafkaTarget) -> dict[str, Any]:
@@ -268,17 +167,13 @@ class Producing:
         self._fault: KafkaError | None = None
         self._topic = ""
         # A transaction that fails reports which of its messages was rejected.
-        more: dict[str, Any] = {}
-        if transactional_id:
-            more = {
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(target.transaction_timeout_s * 1000),
-            }
+        timeout_ms = int(target.transaction_timeout_s * 1000)
+        more = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         self._producer = Producer(
             {
                 **self.options,
                 "enable.idempotence": True,
-                **more,
+                **(more if transactional_id else {}),
                 "message.max.bytes": target.message_bytes_max + _SLACK_BYTES,
                 "batch.size": min(target.message_bytes_max, _BATCH_BYTES_MAX),
                 "compression.type": target.compression,
@@ -289,19 +184,8 @@ class Producing:
 
     def begin_writing(self, timeout_s: float) -> None:
         """Abort open transactions of the same transactional.id and fence their producers."""
-        if not self._is_transactional:
-            return
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                self._producer.init_transactions(_WAIT_S)
-                return
-            except KafkaException as error:
-                self.look()
-                fault = error.args[0]
-                if not fault.retriable() or time.monotonic() > deadline_s:
-                    raise
-            self._check_open()
+        if self._is_transactional:
+            self._insist(self._producer.init_transactions, timeout_s)
 
     def begin(self) -> None:
         self._offsets.begin()
@@ -314,7 +198,7 @@ class Producing:
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        headers: RecordHeaders = _NO_HEADERS,
+        headers: RecordHeaders | None = None,
     ) -> None:
         """Queue a message for sending; wait while many are in flight."""
         is_first = self._offsets.send((topic, partition))
@@ -323,7 +207,7 @@ class Producing:
             more = {"on_delivery": self._on_first if is_first else self._on_delivery}
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers, **more)
+                self._producer.produce(topic, value, key, partition, headers=headers or [], **more)
                 return
             except BufferError:
                 self._producer.poll(_WAIT_S)
@@ -343,15 +227,15 @@ class Producing:
 
     def commit(self, timeout_s: float) -> None:
         """Commit the transaction; after an error, the outcome is unknown."""
-        if not self._is_transactional:
-            self._offsets.committed()
-            return
+        if self._is_transactional:
+            self._insist(self._producer.commit_transaction, timeout_s)
+        self._offsets.committed()
+
+    def _insist(self, call: Callable[[float], None], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:
-                self._producer.commit_transaction(_WAIT_S)
-                self._offsets.committed()
-                return
+                return call(_WAIT_S)
             except KafkaException as error:
                 self.look()
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
@@ -378,13 +262,10 @@ class Producing:
         fault, self._fault = self._fault, None
         if fault is None:
             return
-        if is_of_credentials(fault) and self._is_outdated():
+        known = self.options.get("sasl.password", "")
+        if is_of_credentials(fault) and self._target.current_password() != known:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the password has changed"))
         raise refusal(fault, self._topic) or KafkaException(fault)
-
-    def _is_outdated(self) -> bool:
-        known: str = self.options.get("sasl.password", "")
-        return self._target.current_password() != known
 
     def _check_open(self) -> None:
         if self._is_closing():

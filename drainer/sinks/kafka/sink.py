@@ -8,7 +8,7 @@
 Each try therefore knows the committed state before it sends a message. A producer that continues
 need not check again, because the brokers fence it as soon as another producer starts to write.
 
-`ClaimCheck` writes messages that are too large for a topic to files:
+Messages that are too large for a topic become files (`claim-check-dir`):
 
     <folder>/<topic>/<commit_ts>-<first 32 digits of the SHA-256 of the message>
 
@@ -33,15 +33,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from drainer.settings.targets import STOP, KafkaTarget
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
-from drainer.sinks.kafka.checkpoint_topic import checkpoint_key, lost, read_checkpoints
-from drainer.sinks.kafka.producing import (
-    REPLACED,
-    Offsets,
-    Producing,
-    RecordHeader,
-    RecordHeaders,
-    refusal,
-)
+from drainer.sinks.kafka.checkpoint_topic import Offsets, checkpoint_key, lost, read_checkpoints
+from drainer.sinks.kafka.producing import REPLACED, Producing, RecordHeaders, refusal
 from drainer.sinks.kafka.topics import TopicOwners, Topics, encoding_of, with_valid_names
 from drainer.sinks.patience import PASSING_ERRNOS, RetryingSink
 from drainer.sinks.protocol import (
@@ -54,7 +47,7 @@ from drainer.sinks.protocol import (
     transaction_committed,
 )
 from drainer.task.events.event_unit import encoder_of, stream_encoder_of
-from drainer.task.events.messages import WHOLE, Headers, Message, Messages, Row
+from drainer.task.events.messages import WHOLE, Message, Messages, Row
 from drainer.task.events.topics.destination import hash_of, topic_of
 from drainer.task.events.topics.json_row import json_text
 from drainer.task.work_unit import TransactionStart
@@ -68,29 +61,18 @@ if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
 
 
-class ClaimCheck:
-    """Stores messages in a folder, which must exist: it may be a mount that has gone away."""
+def keep_whole(folder: Path, topic: str, commit_ts: int, message: bytes) -> str:
+    """Store a message durably and return its file's URL; raise `OSError`.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def keep(self, topic: str, commit_ts: int, message: bytes) -> str:
-        """Store a message durably and return its file's URL; raise `OSError`."""
-        place = self._folder / topic
-        if not place.is_dir():
-            place.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(self._folder)
-        path = place / f"{commit_ts}-{hashlib.sha256(message).hexdigest()[:32]}"
-        replace_file(path, message, mode=0o600)
-        return path.as_uri()
-
-    def unusable(self, error: OSError) -> NeedsOperator:
-        return NeedsOperator(
-            f"claim-check-dir {self._folder}: {error.strerror or error}",
-            "let the Drainer write into that folder, mounted if it is a mount; nothing is"
-            " lost: the batch is sent again",
-            Code.SINK_FILE,
-        )
+    The folder must exist: it may be a mount that has gone away.
+    """
+    place = folder / topic
+    if not place.is_dir():
+        place.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder)
+    path = place / f"{commit_ts}-{hashlib.sha256(message).hexdigest()[:32]}"
+    replace_file(path, message, mode=0o600)
+    return path.as_uri()
 
 
 log = logging.getLogger(__name__)
@@ -118,8 +100,6 @@ class KafkaSink(RetryingSink, EventSink):
         self._accepted_ts = accepted_ts
         self._topics = Topics(target)
         self._offsets = Offsets()
-        folder = target.claim_check_dir
-        self._claims = ClaimCheck(Path(folder)) if folder else None
         self._producing: Producing | None = None
         self._watermark_s = 0.0
         self._owners = TopicOwners(target, self.encoding)
@@ -203,10 +183,17 @@ class KafkaSink(RetryingSink, EventSink):
             producing.begin()
             transaction_begun()
             work(producing)
-            self._send_watermark(producing, checkpoint)
+            every_s, now_s = self._target.watermark_s, time.monotonic()
+            if every_s and checkpoint.commit_ts and now_s - self._watermark_s >= every_s:
+                message = stream_encoder_of(self.encoding).watermark(checkpoint.commit_ts)
+                self._send(producing, Messages.of([(checkpoint.commit_ts, message)]))
+                self._watermark_s = now_s
             rows_changed()
             producing.flush(_TRY_S)
-            self._send_records(producing)
+            for topic, record in self._offsets.changed(self._topics.id).items():
+                key = checkpoint_key(self._target.prefix, self._cluster_id, topic)
+                value = None if record is None else record.to_json().encode()
+                producing.produce(self._target.checkpoint_topic, value, key, 0)
             self._send_checkpoint(producing, text)
             checkpoint_stored()
             producing.flush(_TRY_S)
@@ -245,13 +232,12 @@ class KafkaSink(RetryingSink, EventSink):
                 topic = topic_of(to)
                 chosen[to] = topic, self._topics.partition(topic, hash_of(to, commit_ts))
             topic, partition = chosen[to]
-            sent = [*headers, self._claim(topic, commit_ts, own)] if own else headers
-            producing.produce(topic, value, key, partition, sent)
-
-    def _claim(self, topic: str, commit_ts: int, own: Headers) -> RecordHeader:
-        assert self._claims is not None, "only a claim check asks for the whole message"
-        url = self._claims.keep(topic, commit_ts, dict(own)[WHOLE])
-        return _CLAIM_CHECK, url.encode()
+            if own:
+                folder = Path(self._target.claim_check_dir)
+                url = keep_whole(folder, topic, commit_ts, dict(own)[WHOLE]).encode()
+                producing.produce(topic, value, key, partition, [*headers, (_CLAIM_CHECK, url)])
+            else:
+                producing.produce(topic, value, key, partition, headers)
 
     def _joined(self, parts: Iterable[Messages]) -> Iterator[Messages]:
         held: list[bytes] = []
@@ -285,19 +271,6 @@ class KafkaSink(RetryingSink, EventSink):
             code=Code.ROW_TOO_LARGE,
         )
 
-    def _send_watermark(self, producing: Producing, checkpoint: Checkpoint) -> None:
-        every_s, now_s = self._target.watermark_s, time.monotonic()
-        if every_s and checkpoint.commit_ts and now_s - self._watermark_s >= every_s:
-            message = stream_encoder_of(self.encoding).watermark(checkpoint.commit_ts)
-            self._send(producing, Messages.of([(checkpoint.commit_ts, message)]))
-            self._watermark_s = now_s
-
-    def _send_records(self, producing: Producing) -> None:
-        for topic, record in self._offsets.changed(self._topics.id).items():
-            key = checkpoint_key(self._target.prefix, self._cluster_id, topic)
-            value = None if record is None else record.to_json().encode()
-            producing.produce(self._target.checkpoint_topic, value, key, 0)
-
     def _send_checkpoint(self, producing: Producing, text: str) -> None:
         key = checkpoint_key(self._target.prefix, self._cluster_id)
         producing.produce(self._target.checkpoint_topic, text.encode(), key, 0)
@@ -311,7 +284,7 @@ class KafkaSink(RetryingSink, EventSink):
         try:
             if not self._topics.has(target.checkpoint_topic, looking.admin):
                 return None
-            found = read_checkpoints(
+            checkpoints, topics = read_checkpoints(
                 looking.options, target.checkpoint_topic, target.prefix, _TRY_S
             )
         except KafkaException:
@@ -320,10 +293,9 @@ class KafkaSink(RetryingSink, EventSink):
         finally:
             if looking is not self._producing:
                 looking.abandon()
-        checkpoints = found.checkpoints
         if self._cluster_id not in checkpoints and checkpoints:
             raise of_another_cluster(self._cluster_id, list(checkpoints), "prefix")
-        self._offsets.load(found.topics.get(self._cluster_id, {}))
+        self._offsets.load(topics.get(self._cluster_id, {}))
         return checkpoints.get(self._cluster_id)
 
     def _check_topics(self, producing: Producing) -> None:
@@ -360,9 +332,15 @@ class KafkaSink(RetryingSink, EventSink):
                 error = error.__cause__
             elif _NO_EXCEPTION in str(error):
                 error = KafkaException(KafkaError(KafkaError._FAIL, str(error)))
-        if isinstance(error, OSError) and self._claims is not None:
+        folder = self._target.claim_check_dir
+        if isinstance(error, OSError) and folder:
             if error.errno not in PASSING_ERRNOS:
-                raise self._claims.unusable(error) from error
+                raise NeedsOperator(
+                    f"claim-check-dir {folder}: {error.strerror or error}",
+                    "let the Drainer write into that folder, mounted if it is a mount; nothing is"
+                    " lost: the batch is sent again",
+                    Code.SINK_FILE,
+                ) from error
             return f"claim-check-dir: {error.strerror}"
         if not isinstance(error, KafkaException):
             raise error

@@ -209,8 +209,15 @@ class Topics:
             except KafkaException as error:
                 log.warning("cannot see how much topic %s takes: %s", resource.name, error)
                 continue
-            if resource.name == self._target.checkpoint_topic:
-                _check_kept(resource.name, settings["cleanup.policy"].value)
+            name, policy = resource.name, settings["cleanup.policy"].value
+            if name == self._target.checkpoint_topic and policy != "compact":
+                raise NeedsOperator(
+                    f"topic {name} has cleanup.policy={policy}, so Kafka deletes the checkpoint"
+                    " once its retention time is over",
+                    f"set cleanup.policy=compact for it: kafka-configs.sh --alter --topic {name}"
+                    " --add-config cleanup.policy=compact",
+                    Code.KAFKA_TOPIC,
+                )
             if limit < wanted:
                 raise NeedsOperator(
                     f"topic {resource.name} takes messages of up to {limit} bytes, and"
@@ -219,17 +226,6 @@ class Topics:
                     " sink's URL and choose by oversize what happens to rows above it",
                     Code.ROW_TOO_LARGE,
                 )
-
-
-def _check_kept(name: str, policy: str) -> None:
-    if policy != "compact":
-        raise NeedsOperator(
-            f"topic {name} has cleanup.policy={policy}, so Kafka deletes the checkpoint once its"
-            " retention time is over",
-            f"set cleanup.policy=compact for it: kafka-configs.sh --alter --topic {name}"
-            " --add-config cleanup.policy=compact",
-            Code.KAFKA_TOPIC,
-        )
 
 
 class TopicOwners:

@@ -7,11 +7,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from drainer.settings.targets import KafkaTarget
-from drainer.sinks.kafka.sink import ClaimCheck
+from drainer.sinks.kafka.sink import KafkaSink, keep_whole
 from drainer.sinks.kafka.topics import encoding_of
 from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import WHOLE, Message, RowEvent
 from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnFlag, ColumnInfo, MysqlType, TableInfo
 from tests.kit.sink_target import sink_target
 
@@ -51,11 +52,10 @@ def test_a_row_that_is_too_large_travels_whole_beside_its_key_only_where_a_folde
 def test_a_message_is_one_file_that_only_its_owner_reads_however_often_it_is_kept(
     tmp_path: Path,
 ) -> None:
-    claims = ClaimCheck(tmp_path)
-    first = claims.keep("p.db.t", 7, b"large")
-    assert claims.keep("p.db.t", 7, b"large") == first
-    others = {claims.keep("p.db.t", 7, b"other"), claims.keep("p.db.u", 7, b"large"),
-              claims.keep("p.db.t", 8, b"large")}  # fmt: skip
+    first = keep_whole(tmp_path, "p.db.t", 7, b"large")
+    assert keep_whole(tmp_path, "p.db.t", 7, b"large") == first
+    changed = (("p.db.t", 7, b"other"), ("p.db.u", 7, b"large"), ("p.db.t", 8, b"large"))
+    others = {keep_whole(tmp_path, *each) for each in changed}
     assert len(others | {first}) == 4
     path = Path(unquote(urlsplit(first).path))
     assert path.read_bytes() == b"large"
@@ -65,9 +65,12 @@ def test_a_message_is_one_file_that_only_its_owner_reads_however_often_it_is_kep
 
 
 def test_a_folder_that_is_not_mounted_is_said_and_not_made(tmp_path: Path) -> None:
-    claims = ClaimCheck(tmp_path / "mount")
+    folder = tmp_path / "mount"
     with pytest.raises(OSError, match="No such file") as failed:
-        claims.keep("p.db.t", 7, b"large")
-    refused = claims.unusable(failed.value)
-    assert refused.code is Code.SINK_FILE
+        keep_whole(folder, "p.db.t", 7, b"large")
+    url = f"kafka://h/?oversize=claim-check&claim-check-dir={folder}"
+    sink = KafkaSink(sink_target(KafkaTarget, url), cluster_id=7, retry_s_max=0)
+    with pytest.raises(NeedsOperator, match=f"claim-check-dir {folder}") as refused:
+        sink._passing(failed.value)
+    assert refused.value.code is Code.SINK_FILE
     assert os.listdir(tmp_path) == []

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from drainer.sinks.kafka.checkpoint_topic import TopicRecord
-from drainer.sinks.kafka.producing import Offsets
+from drainer.sinks.kafka.checkpoint_topic import Offsets, TopicRecord
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
