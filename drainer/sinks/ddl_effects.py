@@ -30,7 +30,7 @@ from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
-    from penstock.schema.model import ColumnInfo, TableInfo
+    from penstock.schema.model import TableInfo
 
 ROWS_BY_PARTITION = (
     DdlType.DROP_PARTITION,
@@ -74,8 +74,11 @@ def moment_of(change: SchemaChange) -> tuple[float, str]:
     if zone is None:
         if _all_shown(moment, UTC, filled):
             found = {_UTC} if filled else set()
-        else:
-            moment, found = _solved(filled)
+        else:  # The texts show the zone, if there is one in UTC.
+            in_utc = [_parsed(text, UTC) for c, text in filled if c.tp is MysqlType.TIMESTAMP]
+            local = [_parsed(text, UTC) for c, text in filled if c.tp is not MysqlType.TIMESTAMP]
+            moment = (in_utc or local)[0]
+            found = {_zone_between(local[0], in_utc[0])} if in_utc and local else set()
         found |= _written_in(change)
         if len(found) > 1 or not all(zone_named(each) for each in found):
             raise _mixed(change)
@@ -117,15 +120,6 @@ def _mixed(change: SchemaChange) -> NeedsOperator:
         " rows have upstream, then track this DDL",
         Code.SINK_DDL_MOMENT,
     )
-
-
-def _solved(filled: list[tuple[ColumnInfo, str]]) -> tuple[float, set[str]]:
-    """Return the point in time that filled columns, and the zones that their texts show."""
-    in_utc = [_parsed(text, UTC) for c, text in filled if c.tp is MysqlType.TIMESTAMP]
-    local = [_parsed(text, UTC) for c, text in filled if c.tp is not MysqlType.TIMESTAMP]
-    if not in_utc or not local:
-        return (in_utc or local)[0], set()
-    return in_utc[0], {_zone_between(local[0], in_utc[0])}
 
 
 def _zone_between(local_s: float, utc_s: float) -> str:

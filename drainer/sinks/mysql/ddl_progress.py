@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.constants import ER
 
+from drainer.sinks.mysql.session import code_of, many, one
 from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.ddl.dropping import drops_several, of_dropped
@@ -56,23 +57,9 @@ _POLL_S = 0.5
 
 Thing = tuple[str, ...]  # ("schema", s), ("table", s, t), ("column", s, t, c), ("index", s, t, i)
 
-_MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE = 4092, 4091
-_SAME_NAME_CONSTRAINT = 1826
-# Not partitioned, bounds do not rise, no such partition, the last one, a name twice.
-_PARTITION_CODES = (1505, 1493, 1507, 1508, 1517)
 _TELLS_NO_TWICE = re.compile(
     r"\b(COALESCE\s+PARTITION|EXCHANGE\s+PARTITION|ADD\s+PARTITION\s+PARTITIONS)\b", re.IGNORECASE
 )
-ALREADY_CODES = {
-    ER.DB_CREATE_EXISTS, ER.DB_DROP_EXISTS, ER.BAD_DB_ERROR, ER.TABLE_EXISTS_ERROR,
-    ER.BAD_TABLE_ERROR, ER.BAD_FIELD_ERROR, ER.DUP_FIELDNAME, ER.DUP_KEYNAME,
-    ER.MULTIPLE_PRI_KEY, ER.CANT_DROP_FIELD_OR_KEY, ER.NO_SUCH_TABLE, ER.KEY_DOES_NOT_EXITS,
-    _MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE,
-    *_PARTITION_CODES, _SAME_NAME_CONSTRAINT,
-}  # fmt: skip
-"""MySQL's errors for a DDL that it has already done."""
-
-
 _BY_PARTITION = (DdlType.ADD_PARTITION, DdlType.REORGANIZE_PARTITION, DdlType.EXCHANGE_PARTITION)
 
 
@@ -106,7 +93,8 @@ def left_to_do(connection: Any, change: SchemaChange, before: str) -> SchemaChan
     now = definitions(connection, change) if before else None
     is_as_before = now is not None and digest(now) == before
     if found is DdlProgress.MIXED and drops_several(change) and not is_as_before:
-        return _still_there(connection, change)
+        kept = [each for each in change.dropped if _is_there(connection, *each)]
+        return of_dropped(change, kept) if kept else None
     if not before:
         if found is not DdlProgress.DONE:
             ensure_repeatable(change)
@@ -117,11 +105,6 @@ def left_to_do(connection: Any, change: SchemaChange, before: str) -> SchemaChan
     if found is DdlProgress.MIXED:
         raise in_doubt(change)
     return change if found is DdlProgress.NOT_DONE else None
-
-
-def _still_there(connection: Any, change: SchemaChange) -> SchemaChange | None:
-    kept = [each for each in change.dropped if _is_there(connection, *each)]
-    return of_dropped(change, kept) if kept else None
 
 
 def ensure_all_there(connection: Any, change: SchemaChange) -> None:
@@ -168,18 +151,16 @@ def digest(found: Definitions) -> str:
 
 
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+\b")
-_ABSENT = (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR)
 
 
 def _definition(connection: Any, thing: Thing) -> str:
     kind, *names = thing
     what = "DATABASE" if kind == "schema" else "TABLE"
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(f"SHOW CREATE {what} {quote_path(*names)}")
-            return _COUNTER.sub("", str(cursor.fetchone()[1]), count=1)
+        found = one(connection, f"SHOW CREATE {what} {quote_path(*names)}")
+        return _COUNTER.sub("", str(found[1]), count=1)
     except pymysql.err.MySQLError as error:
-        if error.args and error.args[0] in _ABSENT:
+        if code_of(error) in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return ""
         raise
 
@@ -220,8 +201,8 @@ def _is_undone_by_a_second(change: SchemaChange, same: Definitions | None) -> bo
     for old_schema, old, schema, table in change.renamed:
         before = places.get((schema.lower(), table.name.lower()), (old_schema, old.name))
         swaps = before != (old_schema, old.name)
-        if swaps and (same is None or _are_alike(change, same)):
-            return True
+        if swaps and (same is None or len(_shapes(change, same)) < len(change.renamed)):
+            return True  # Tables that are defined alike: no definition shows the swap.
     for _, old, new in change.altered:
         ids = {c.name.lower(): c.id for c in adopted(change.job, old, new).columns}
         kept = {c.id for c in new.columns}
@@ -237,16 +218,13 @@ def _is_undone_by_a_second(change: SchemaChange, same: Definitions | None) -> bo
     return same is None or found[1].upper().startswith("EXCHANGE")
 
 
-def _are_alike(change: SchemaChange, found: Definitions) -> bool:
-    """Return whether swapped tables are defined alike, so that the swap is invisible."""
-    shapes = {_shape(found.get(("table", schema, old.name), ""), old.name)
-              for schema, old, _, _ in change.renamed}  # fmt: skip
-    return len(shapes) < len(change.renamed)
-
-
-def _shape(definition: str, name: str) -> str:
-    """Remove the table's name from a definition, including from generated names."""
-    return definition.replace(quote_name(name), "").replace(f"`{name}_", "`")
+def _shapes(change: SchemaChange, found: Definitions) -> set[str]:
+    """Return the renamed tables' definitions without their names, which generated names have."""
+    made = set()
+    for schema, old, _, _ in change.renamed:
+        definition = found.get(("table", schema, old.name), "")
+        made.add(definition.replace(quote_name(old.name), "").replace(f"`{old.name}_", "`"))
+    return made
 
 
 def things(change: SchemaChange) -> tuple[set[Thing], set[Thing]]:
@@ -297,10 +275,7 @@ _QUERIES = {
 
 def _exists(connection: Any, thing: Thing) -> bool:
     kind, *names = thing
-    with connection.cursor() as cursor:
-        cursor.execute(_QUERIES[kind], names)
-        (count,) = cursor.fetchone()
-    return bool(count)
+    return bool(one(connection, _QUERIES[kind], *names)[0])
 
 
 def wait_for_ddl(
@@ -320,25 +295,19 @@ def wait_for_ddl(
 
 
 def _is_under_way(connection: Any, texts: Collection[str], *, is_tidb: bool) -> bool:
-    return _is_queued(connection, texts) if is_tidb else _is_running(connection, texts)
-
-
-def _is_queued(connection: Any, texts: Collection[str]) -> bool:
+    if not is_tidb:
+        return _is_running(connection, texts)
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(_JOBS, (tuple(texts),))
-            return int(cursor.fetchone()[0]) > 0
+        return int(one(connection, _JOBS, tuple(texts))[0]) > 0
     except pymysql.err.MySQLError as error:
-        if error.args[0] in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
+        if code_of(error) in (ER.UNKNOWN_TABLE, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
             return False  # An older TiDB, without the table.
         raise
 
 
 def _is_running(connection: Any, texts: Collection[str]) -> bool:
     wanted = {_shown(text) for text in texts}
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW FULL PROCESSLIST")
-        found = [row[7] for row in cursor.fetchall()]
+    found = [row[7] for row in many(connection, "SHOW FULL PROCESSLIST")]
     return any(_shown(str(info)) in wanted for info in found if info)
 
 

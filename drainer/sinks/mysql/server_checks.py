@@ -153,14 +153,11 @@ def _granted(connection: Connection, schema: str) -> set[str]:
     found: set[str] = set()
     for (line,) in many(connection, "SHOW GRANTS"):
         grant = _GRANT.match(str(line))
-        if grant is not None and _unescaped(grant[2]).lower() != schema.lower():
+        # In the pattern of a schema, `_` and `%` may be escaped.
+        named = "" if grant is None else re.sub(r"\\([_%])", r"\1", grant[2].strip("`"))
+        if grant is not None and named.lower() != schema.lower():
             found |= {name.strip().upper() for name in _COLUMNS.sub("", grant[1]).split(",")}
     return {*_ROWS, *_DDL} if found & {"ALL", "ALL PRIVILEGES"} else found - {"USAGE"}
-
-
-def _unescaped(pattern: str) -> str:
-    """Return the schema name of a grant pattern, where `_` and `%` may be escaped."""
-    return pattern.strip("`").replace("\\_", "_").replace("\\%", "%")
 
 
 def _has_a_role(connection: Connection) -> bool:

@@ -47,12 +47,9 @@ from pymysql.constants import CLIENT, ER
 from pymysql.err import MySQLError
 
 from drainer.settings.targets import MysqlTarget
-from drainer.sinks.mysql.conflicting_rows import CODES, OUT_OF_RANGE, is_guards, met, unknown
-from drainer.sinks.mysql.ddl_progress import ALREADY_CODES
 from drainer.sinks.patience import Patience
-from drainer.sinks.protocol import Refused, row_of
+from drainer.sinks.protocol import Refused
 from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
-from penstock import refused_inserts
 from penstock.codes import Code
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT, SqlTls
 
@@ -73,7 +70,6 @@ TIDB_PASSING = frozenset({
 _TXN_TOO_LARGE, _ENTRY_TOO_LARGE, _TXN_MEMORY = 8004, 8025, 8175
 _OUT_OF_MEMORY = re.compile(r"out of memory quota|memory quota for a|memory limit", re.IGNORECASE)
 _UNKNOWN_ERROR = 1105
-_SIZE_LIMIT = "performance", "txn-total-size-limit"
 _TXN_BYTES_DEFAULT = 100 << 20
 _BYTES_PER_BYTE = 8
 """Transaction bytes per byte of a row: the row, its indexes, and their old entries."""
@@ -109,13 +105,10 @@ def too_large(code: int, message: str) -> str:
 def batch_bytes_max(connection: Any) -> int:
     """Return how many bytes of the stream fit one transaction, by the server's limit."""
     limit = _TXN_BYTES_DEFAULT
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@tidb_config")
-            section, name = _SIZE_LIMIT
-            limit = int(json.loads(cursor.fetchone()[0])[section][name])
-    except (MySQLError, KeyError, TypeError, ValueError):
-        pass  # Hidden from this account, or of another form: then the default is the best guess.
+    # Hidden from this account, or of another form: then the default is the best guess.
+    with contextlib.suppress(MySQLError, KeyError, TypeError, ValueError):
+        settings = json.loads(one(connection, "SELECT @@tidb_config")[0])
+        limit = int(settings["performance"]["txn-total-size-limit"])
     return max(1, limit // _BYTES_PER_BYTE)
 
 
@@ -138,6 +131,8 @@ _CONNECT_TIMEOUT_S = 10
 OWN_ENGINE = "ENGINE=InnoDB"
 """The engine of our own tables: a server's default may be an engine without transactions."""
 
+OUT_OF_RANGE = 1690
+"""The error of a guard, see `drainer.task.sql.table_sql`, or of the downstream's arithmetic."""
 _DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
 _UNFIT = {
     ER.DATA_TOO_LONG, ER.WARN_DATA_OUT_OF_RANGE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
@@ -146,6 +141,19 @@ _UNFIT = {
 
 _CHECKS = (3819, 4025)
 """A row breaks a CHECK: MySQL's and TiDB's number, and MariaDB's."""
+
+_MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE = 4092, 4091
+_SAME_NAME_CONSTRAINT = 1826
+# Not partitioned, bounds do not rise, no such partition, the last one, a name twice.
+_PARTITION_CODES = (1505, 1493, 1507, 1508, 1517)
+ALREADY_CODES = {
+    ER.DB_CREATE_EXISTS, ER.DB_DROP_EXISTS, ER.BAD_DB_ERROR, ER.TABLE_EXISTS_ERROR,
+    ER.BAD_TABLE_ERROR, ER.BAD_FIELD_ERROR, ER.DUP_FIELDNAME, ER.DUP_KEYNAME,
+    ER.MULTIPLE_PRI_KEY, ER.CANT_DROP_FIELD_OR_KEY, ER.NO_SUCH_TABLE, ER.KEY_DOES_NOT_EXITS,
+    _MARIADB_UNKNOWN_VIEW, _MARIADB_UNKNOWN_SEQUENCE,
+    *_PARTITION_CODES, _SAME_NAME_CONSTRAINT,
+}  # fmt: skip
+"""MySQL's errors for a DDL that it has already done."""
 
 _MARKS = f"`{MARK_SCHEMA}`.`{MARK_TABLE}`"
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -213,10 +221,16 @@ class MysqlSession:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            self._connection = connection = _MarkingConnection(
+            connection: Connection = _MarkingConnection(
                 **connect_options(self._target), client_flag=CLIENT.FOUND_ROWS
             )
-            _keep_alive(connection)
+            self._connection = connection
+            sock = connection._sock
+            # Detect within a minute that the server's machine is gone; statements may take hours.
+            if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
             self.is_tidb |= is_tidb(version_of(connection))
             for name, value in TIDB_VARIABLES if self.is_tidb else ():
                 _set_if_known(connection, name, value)
@@ -227,16 +241,19 @@ class MysqlSession:
             # A MariaDB upstream may hold rows that a CHECK of theirs refuses.
             _set_if_known(connection, "check_constraint_checks", "0")
             _set_if_known(connection, "default_storage_engine", "InnoDB")
-            if self._target.loopback_channel is not None:
+            if (channel := self._target.loopback_channel) is not None:
                 _create_marks(connection)
-                connection.mark = _mark(self._target.loopback_channel, self._number)
+                connection.mark = (
+                    f"INSERT INTO {_MARKS} VALUES ({self._number}, {channel}, 1, 'penstock')"  # noqa: S608
+                    " ON DUPLICATE KEY UPDATE val = val + 1"
+                )
             connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             self.packet_bytes_max = int(one(connection, "SELECT @@max_allowed_packet")[0])
         return self._connection
 
     def _hang_up(self) -> None:
         connection = self._connection
-        sock = None if connection is None else connection._sock
+        sock = connection and connection._sock
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -303,13 +320,6 @@ def _set_if_known(connection: Connection, name: str, value: str) -> None:
             raise
 
 
-def _mark(channel_id: int, number: int) -> str:
-    return (
-        f"INSERT INTO {_MARKS} VALUES ({number}, {channel_id}, 1, 'penstock')"  # noqa: S608
-        " ON DUPLICATE KEY UPDATE val = val + 1"
-    )
-
-
 def _create_marks(connection: Connection) -> None:
     """Create the mark table only if missing: a no-op CREATE would also be logged."""
     try:
@@ -325,9 +335,9 @@ def _create_marks(connection: Connection) -> None:
         )
 
 
-def one(connection: Connection, sql: str) -> Any:
+def one(connection: Connection, sql: str, *values: Any) -> Any:
     with connection.cursor() as cursor:
-        cursor.execute(sql)
+        cursor.execute(sql, values or None)
         return cursor.fetchone()
 
 
@@ -335,15 +345,6 @@ def many(connection: Connection, sql: str) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
-
-
-def _keep_alive(connection: Connection) -> None:
-    """Detect within a minute that the server's machine is gone; statements may take hours."""
-    sock = connection._sock
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 @contextmanager
@@ -373,32 +374,6 @@ def passes(error: BaseException) -> bool:
 def _is_of_certificate(error: BaseException) -> bool:
     cause = getattr(error, "original_exception", error)
     return isinstance(cause, ssl.SSLCertVerificationError)
-
-
-def query(connection: Connection, statement: str | bytes) -> int:
-    try:
-        return int(connection.query(statement))
-    except pymysql.err.MySQLError as error:
-        may_be = code_of(error) in refused_inserts.CODES
-        changed = refused_inserts.written(connection, statement) if may_be else None
-        if changed is None:
-            raise
-        return changed
-
-
-def run(connection: Connection, statement: str | bytes) -> None:
-    """Run a multi-row statement; raise `Refused`, naming the row where it is known."""
-    try:
-        query(connection, statement)
-    except pymysql.err.MySQLError as error:
-        if passes(error):
-            raise
-        conflicting = met(connection, statement) if code_of(error) in CODES else None
-        if conflicting is not None:
-            raise conflicting from error
-        if is_guards(error, statement):
-            raise unknown(row_of(statement, "").removeprefix("a row of ")) from error
-        raise refused(error, row_of(statement, str(error))) from error
 
 
 def refused(error: BaseException, row: str = "") -> Refused:

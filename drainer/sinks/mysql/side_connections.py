@@ -46,12 +46,12 @@ from drainer.sinks.mysql.session import (
     Connection,
     MysqlSession,
     code_of,
+    many,
     one,
     passes,
-    query,
     refused,
-    run,
 )
+from drainer.sinks.mysql.statements import query, run
 from drainer.sinks.protocol import (
     ForeignKey,
     InDoubt,
@@ -109,14 +109,13 @@ def run_rows(connection: Connection, rows: list[RowStatement], missed: Missed | 
 
 def foreign_keys(connection: Connection) -> tuple[ForeignKey, ...]:
     found: dict[tuple[str, ...], list[tuple[str, str]]] = {}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT table_schema, table_name, referenced_table_schema, referenced_table_name,"
-            " constraint_name, column_name, referenced_column_name"
-            " FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL"
-        )
-        for *key, child, parent in cursor.fetchall():
-            found.setdefault(tuple(key), []).append((child, parent))
+    for *key, child, parent in many(
+        connection,
+        "SELECT table_schema, table_name, referenced_table_schema, referenced_table_name,"
+        " constraint_name, column_name, referenced_column_name"
+        " FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL",
+    ):
+        found.setdefault(tuple(key), []).append((child, parent))
     return tuple(
         ForeignKey(schema, table, parent_schema, parent, tuple(columns))
         for (schema, table, parent_schema, parent, _), columns in found.items()
@@ -195,10 +194,8 @@ class Fences:
 
     def begin_queues(self, connection: Connection, count: int) -> None:
         """Insert the rows that `count` queues lock, in the transaction that starts them."""
-        rows = ",".join(
-            f"({self._cluster_id},{_queue_part(number)},{self._epoch},0,'')"
-            for number in range(count)
-        )
+        parts = range(-1, -1 - count, -1)
+        rows = ",".join(f"({self._cluster_id},{part},{self._epoch},0,'')" for part in parts)
         connection.query(
             f"INSERT INTO {self._table} VALUES {rows}"  # noqa: S608
             " ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)"
@@ -209,7 +206,7 @@ class Fences:
 
         Raises `TakenOver` if another run came before.
         """
-        row = f"clusterID = {self._cluster_id} AND part = {_queue_part(number)}"
+        row = f"clusterID = {self._cluster_id} AND part = {-1 - number}"
         asked = f"SELECT epoch FROM {self._table} WHERE {row} FOR UPDATE"  # noqa: S608
         stored = one(connection, asked)
         if stored is None or stored[0] != self._epoch:
@@ -236,10 +233,6 @@ class Fences:
             hint="another Drainer writes to the same downstream; stop one of them",
             code=Code.CHECKPOINT_TAKEN,
         )
-
-
-def _queue_part(number: int) -> int:
-    return -1 - number
 
 
 class SideConnections:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,6 @@ from pymysql.constants import ER
 from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, overridden, own_row
 from drainer.sinks.mysql.ddl_progress import (
-    ALREADY_CODES,
     DdlProgress,
     definitions,
     digest,
@@ -41,6 +40,7 @@ from drainer.sinks.mysql.server_checks import (
     with_transactions,
 )
 from drainer.sinks.mysql.session import (
+    ALREADY_CODES,
     OWN_ENGINE,
     Connection,
     MysqlSession,
@@ -49,11 +49,11 @@ from drainer.sinks.mysql.session import (
     many,
     one,
     passes,
-    run,
     unhurried,
 )
 from drainer.sinks.mysql.side_connections import Fences, SideConnections, foreign_keys, run_rows
 from drainer.sinks.mysql.spelling import Collations, spelled
+from drainer.sinks.mysql.statements import run
 from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
@@ -155,10 +155,7 @@ class MysqlSink(PartitionedSink):
         self._session.retrying(attempt)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        def one_list() -> Generator[Sequence[str | bytes]]:
-            yield statements
-
-        self.apply_slices(one_list, checkpoint)
+        self.apply_slices(lambda: (each for each in (statements,)), checkpoint)
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
         is_between = self._is_between
@@ -181,7 +178,13 @@ class MysqlSink(PartitionedSink):
         if split.queues:
             if self._is_between:
                 self._session.retrying(lambda connection, _: self._fences.forget(connection))
-            self._begin_queues(len(split.queues), self._ledger.applying(checkpoint, start))
+            begun = self._ledger.applying(checkpoint, start)
+            if self._session.is_tidb:  # It has no shared locks: each queue locks a row.
+                count = len(split.queues)
+                self._session.retrying(lambda connection, _: self._fences.create(connection))
+                self._commit(lambda connection: self._fences.begin_queues(connection, count), begun)
+            else:
+                self.save_checkpoint(begun)
             missed.add((self._side.run_queues(split, self._queue_begins),))
         last = Missed()
 
@@ -212,14 +215,6 @@ class MysqlSink(PartitionedSink):
             took_s = self._side.run_partitions(partitions, ts, self._check_sizes)
         self.apply(partitions.last, checkpoint)
         return took_s
-
-    def _begin_queues(self, count: int, checkpoint: Checkpoint) -> None:
-        """Record that parts of a batch may now exist; on TiDB, also create rows to lock."""
-        if not self._session.is_tidb:
-            self.save_checkpoint(checkpoint)
-            return
-        self._session.retrying(lambda connection, _: self._fences.create(connection))
-        self._commit(lambda connection: self._fences.begin_queues(connection, count), checkpoint)
 
     def _queue_begins(self, connection: Connection, transaction: Transaction, queue: int) -> None:
         """Check sizes and that no Drainer took over; block a takeover until the commit."""
@@ -414,8 +409,7 @@ class MysqlSink(PartitionedSink):
 
     def _wait_for_ddl(self, connection: Connection, change: SchemaChange) -> None:
         """Wait until the server runs a job's statement no more, whichever session began it."""
-        query = self._query_of(connection, change)
-        if query:
+        if query := self._query_of(connection, change):
             forms = (query, written_out(query))
             texts = dict.fromkeys(t for form in forms for t in (form, with_transactions(form)))
             is_tidb = self._session.is_tidb

@@ -158,8 +158,7 @@ class Collations:
         Raises `NeedsOperator` for a collation without substitute.
         """
         self._ask(connection)
-        in_keys = self._checked_keys(change)
-        return self._recollated(query, in_keys)
+        return self._recollated(query, self._checked_keys(change))
 
     def clause_of(self, connection: Any, charset: str, collation: str) -> str:
         self._ask(connection)
@@ -170,15 +169,13 @@ class Collations:
     def _ask(self, connection: Any) -> None:
         if self._there:
             return
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT collation_name FROM information_schema.COLLATIONS")
-            names = {str(name) for (name,) in cursor.fetchall()}
-            try:
-                cursor.execute(_FULL_NAMES)
-                names |= {str(name) for (name,) in cursor.fetchall()}
-            except MySQLError as error:
-                if error.args[0] != ER.BAD_FIELD_ERROR:
-                    raise  # Only newer MariaDBs have names without their charset, and this column.
+        found = many(connection, "SELECT collation_name FROM information_schema.COLLATIONS")
+        try:
+            found += many(connection, _FULL_NAMES)
+        except MySQLError as error:
+            if error.args[0] != ER.BAD_FIELD_ERROR:
+                raise  # Only newer MariaDBs have names without their charset, and this column.
+        names = {str(name) for (name,) in found}
         self._charsets = frozenset(map(charset_of_collation, names))
         self._there = frozenset(names)
 

@@ -26,16 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any
 
 from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, default_value
-from drainer.task.sql.literals import SQLITE, Family, family, literal
+from drainer.task.sql.literals import SQLITE, Family, family, literal, number_to_text, padded_length
 from drainer.task.sql.rows import apply_key, is_written
 from drainer.task.sql.table_sql import quote, table_name
 from penstock.codes import Code
+from penstock.datum.rows.fields import compile_field, decimal_size
 from penstock.ddl import adopted
 from penstock.ddl.successors import check_known
-from penstock.errors import NeedsOperator
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import (
     PUBLIC,
     ColumnFlag,
@@ -48,11 +50,6 @@ from penstock.schema.model import (
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
-from decimal import ROUND_HALF_UP, Decimal
-
-from drainer.task.sql.literals import number_to_text, padded_length
-from penstock.datum.rows.fields import compile_field, decimal_size
-from penstock.errors import Malformed
 
 _BUILDING = "penstock.building"
 Converter = Callable[[Any], Any]
@@ -194,20 +191,15 @@ def _index_name(table: TableInfo, index: IndexInfo) -> str:
     return quote(f"penstock.index.{table.id}.{index.id}")
 
 
-def _index_body(table: TableInfo, index: IndexInfo) -> str:
+def _create_index(name: str, table: TableInfo, index: IndexInfo) -> str:
     parts = []
     for part in index.columns:
-        name = quote(table.columns[part.offset].name)
+        column = quote(table.columns[part.offset].name)
         # A prefix matters only in a unique index.
         whole = part.length == -1 or not index.unique
-        parts.append(name if whole else f"substr({name}, 1, {part.length})")
-    return ", ".join(parts)
-
-
-def _create_index(name: str, table: TableInfo, index: IndexInfo) -> str:
+        parts.append(column if whole else f"substr({column}, 1, {part.length})")
     unique = "UNIQUE " if index.unique else ""
-    made = _index_name(table, index)
-    return f"CREATE {unique}INDEX {made} ON {name} ({_index_body(table, index)})"
+    return f"CREATE {unique}INDEX {_index_name(table, index)} ON {name} ({', '.join(parts)})"
 
 
 def create_indexes(name: str, table: TableInfo) -> list[str]:
@@ -220,15 +212,11 @@ def create_indexes(name: str, table: TableInfo) -> list[str]:
 
 def _alter(made: Plan, name: str, before: TableInfo, after: TableInfo) -> None:
     old, new = _shape(before), _shape(after)
-    if old != new:
-        added = _added(before, after) if new[: len(old)] == old else None
-        if added is None or _key_clause(before) != _key_clause(after):
-            _rebuild(made, name, before, after)
-            return
-        made.statements += [f"ALTER TABLE {name} ADD COLUMN {text}" for text in added]
-    elif _key_clause(before) != _key_clause(after):
+    added = _added(before, after) if new[: len(old)] == old else None
+    if added is None or _key_clause(before) != _key_clause(after):
         _rebuild(made, name, before, after)
         return
+    made.statements += [f"ALTER TABLE {name} ADD COLUMN {text}" for text in added]
     gone = {_create_index(name, before, i): _index_name(before, i) for i in _indexes(before)}
     wanted = create_indexes(name, after)
     made.statements += [f"DROP INDEX {n}" for sql, n in gone.items() if sql not in wanted]

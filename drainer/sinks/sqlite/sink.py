@@ -98,8 +98,7 @@ class SqliteSink(RetryingSink, SqlSink):
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Return the stored checkpoint; create file and checkpoint table if missing."""
-        stored = self._retrying(self._own)
-        return self._ledger.loaded(stored)
+        return self._ledger.loaded(self._retrying(self._own))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         self.apply((), checkpoint)
@@ -113,17 +112,17 @@ class SqliteSink(RetryingSink, SqlSink):
         self._retrying(attempt)
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            _execute(connection, statements)
-            rows_changed()
-
-        self._commit(work, checkpoint)
+        self.apply_slices(lambda: (each for each in (statements,)), checkpoint)
 
     def apply_slices(self, slices: StatementLists, checkpoint: Checkpoint) -> None:
         def work(connection: sqlite3.Connection) -> None:
             with closing(slices()) as lists:
                 for statements in lists:
-                    _execute(connection, statements)
+                    for text in (s if isinstance(s, str) else s.decode() for s in statements):
+                        try:
+                            connection.execute(text)
+                        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+                            raise _refused(error, f" {row_of(text, '')}") from error
                     del statements
                     rows_changed()
 
@@ -279,7 +278,14 @@ class SqliteSink(RetryingSink, SqlSink):
             self._reader = reader_of(self._path)
             if not self._main.open(connection):
                 self._abandon(connection)
-                raise self._mixed()
+                raise NeedsOperator(
+                    f"{self._path} is not the file that the log beside it continues"
+                    f" ({self._path.name}-wal): another state of it was put there",
+                    "if the file was restored from a backup, remove the -wal and -shm files beside"
+                    " it and start the Drainer, which continues at the backup's checkpoint; else"
+                    " put the file back as it was",
+                    Code.SINK_FILE,
+                )
         return self._connection
 
     def _check_kept(self, connection: sqlite3.Connection) -> None:
@@ -302,16 +308,6 @@ class SqliteSink(RetryingSink, SqlSink):
             " it: what it has written is not in that place",
             "put the file back as it was, with the -wal file beside it, and start the Drainer;"
             " or name another file and begin it with initial-commit-ts",
-            Code.SINK_FILE,
-        )
-
-    def _mixed(self) -> NeedsOperator:
-        return NeedsOperator(
-            f"{self._path} is not the file that the log beside it continues"
-            f" ({self._path.name}-wal): another state of it was put there",
-            "if the file was restored from a backup, remove the -wal and -shm files beside it"
-            " and start the Drainer, which continues at the backup's checkpoint; else put the file"
-            " back as it was",
             Code.SINK_FILE,
         )
 
@@ -345,15 +341,6 @@ class SqliteSink(RetryingSink, SqlSink):
             reader.close()
         if connection is not None:
             connection.close()  # An open transaction is rolled back.
-
-
-def _execute(connection: sqlite3.Connection, statements: Sequence[str | bytes]) -> None:
-    for statement in statements:
-        text = statement if isinstance(statement, str) else statement.decode()
-        try:
-            connection.execute(text)
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            raise _refused(error, f" {row_of(text, '')}") from error
 
 
 def _run_rows(

@@ -1,8 +1,8 @@
-"""Conflicting rows: finds the row whose unique value an upsert met, and names both rows.
+"""Statements: runs the statements of rows; of a refused statement, names the row.
 
 An upsert that `drainer.task.sql.table_sql` guards fails if it finds a row with another key. It also
 fails if it conflicts with two rows. The server names at best a value, so this module reads the rows
-in the transaction that is about to end.
+in the transaction that is about to end, and names both of them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import pymysql
 from pymysql.constants import ER
 
-from drainer.sinks.protocol import Refused, pairs
+from drainer.sinks.mysql.session import (
+    OUT_OF_RANGE,
+    Connection,
+    code_of,
+    many,
+    one,
+    passes,
+    refused,
+)
+from drainer.sinks.protocol import Refused, pairs, row_of
+from penstock import refused_inserts
 from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_name
-from penstock.refused_inserts import inserted, names_in
 
-OUT_OF_RANGE = 1690
-"""The error of a guard, see `drainer.task.sql.table_sql`, or of the downstream's arithmetic."""
-CODES = (OUT_OF_RANGE, ER.DUP_ENTRY)
+_CONFLICTS = (OUT_OF_RANGE, ER.DUP_ENTRY)
 
 _UPSERT = " ON DUPLICATE KEY UPDATE "
 _GUARD = re.compile(r"`(?:[^`]|``)+`=IF\((.*?) OR 1\+LENGTH\(")
@@ -42,18 +50,56 @@ _Parts = list[tuple[str, int | None]]
 _Row = dict[str, str]
 
 
-def met(connection: Any, statement: str | bytes) -> Refused | None:
+def query(connection: Connection, statement: str | bytes) -> int:
+    try:
+        return int(connection.query(statement))
+    except pymysql.err.MySQLError as error:
+        may_be = code_of(error) in refused_inserts.CODES
+        changed = refused_inserts.written(connection, statement) if may_be else None
+        if changed is None:
+            raise
+        return changed
+
+
+def run(connection: Connection, statement: str | bytes) -> None:
+    """Run a multi-row statement; raise `Refused`, naming the row where it is known."""
+    try:
+        query(connection, statement)
+    except pymysql.err.MySQLError as error:
+        if passes(error):
+            raise
+        conflicting = _met(connection, statement) if code_of(error) in _CONFLICTS else None
+        if conflicting is not None:
+            raise conflicting from error
+        text = statement if isinstance(statement, str) else statement.decode(errors="replace")
+        is_guarded = _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
+        # A generated column may be out of range also.
+        if is_guarded and error.args[0] == OUT_OF_RANGE and _GUARD_SUM in str(error):
+            raise Refused(
+                f"an upsert of {row_of(statement, '').removeprefix('a row of ')} met another row"
+                " than its own, which is not found any more",
+                hint="start the Drainer again; if it comes back, compare the tables' unique"
+                " indexes",
+                code=Code.SINK_REFUSES,
+            ) from error
+        raise refused(error, row_of(statement, str(error))) from error
+
+
+def _met(connection: Any, statement: str | bytes) -> Refused | None:
     """Return the error if a guarded upsert met another row, else None."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     guard = _GUARD.match(text.rpartition(_UPSERT)[2])
-    found = inserted(text)
+    found = refused_inserts.inserted(text)
     if found is None or guard is None:
         return None
     table, names, values = found
-    key = list(dict.fromkeys(names_in(guard[1])))
+    key = list(dict.fromkeys(refused_inserts.names_in(guard[1])))
     texts = frozenset(_TEXT.findall(guard[1]))
     rows = [dict(zip(names, row, strict=False)) for row in values]
-    indexes = _unique_indexes(connection, table)
+    indexes: dict[str, _Parts] = {}
+    for part in many(connection, f"SHOW INDEX FROM {table} WHERE Non_unique = 0"):
+        name = "" if part[_COLUMN] is None else quote_name(part[_COLUMN])
+        indexes.setdefault(part[_INDEX], []).append((name, part[_PREFIX]))
     for row in rows:
         for index, parts in indexes.items():
             other = _other(connection, table, key, texts, row, parts)
@@ -68,21 +114,6 @@ def met(connection: Any, statement: str | bytes) -> Refused | None:
     return None
 
 
-def unknown(table: str) -> Refused:
-    return Refused(
-        f"an upsert of {table} met another row than its own, which is not found any more",
-        hint="start the Drainer again; if it comes back, compare the tables' unique indexes",
-        code=Code.SINK_REFUSES,
-    )
-
-
-def is_guards(error: BaseException, statement: str | bytes) -> bool:
-    """Return whether an error is the answer of an upsert's guard, not of a generated column."""
-    text = statement if isinstance(statement, str) else statement.decode(errors="replace")
-    is_guarded = _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
-    return is_guarded and error.args[0] == OUT_OF_RANGE and _GUARD_SUM in str(error)
-
-
 def _refused(
     what: str, index: str, parts: _Parts, one: _Row, two: _Row, key: Sequence[str]
 ) -> Refused:
@@ -95,16 +126,6 @@ def _refused(
         hint=_FINER if is_key or "at the same time" in what else _COMPARE,
         code=Code.SINK_REFUSES,
     )
-
-
-def _unique_indexes(connection: Any, table: str) -> dict[str, _Parts]:
-    indexes: dict[str, _Parts] = {}
-    with connection.cursor() as cursor:
-        cursor.execute(f"SHOW INDEX FROM {table} WHERE Non_unique = 0")
-        for row in cursor.fetchall():
-            name = "" if row[_COLUMN] is None else quote_name(row[_COLUMN])
-            indexes.setdefault(row[_INDEX], []).append((name, row[_PREFIX]))
-    return indexes
 
 
 def _collides(row: _Row, parts: _Parts) -> bool:
@@ -126,11 +147,8 @@ def _other(
         else f"{name}<=>{row[name]}"
         for name in key
     )
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT {','.join(key)} FROM {table} WHERE {same} AND NOT ({mine}) LIMIT 1"  # noqa: S608
-        )
-        found = cursor.fetchone()
+    asked = f"SELECT {','.join(key)} FROM {table} WHERE {same} AND NOT ({mine}) LIMIT 1"  # noqa: S608
+    found = one(connection, asked)
     return None if found is None else [connection.escape(value) for value in found]
 
 
@@ -153,9 +171,6 @@ def _pair(
         f"LEFT(a.c{n},{length})=LEFT(b.c{n},{length})" if length else f"a.c{n}=b.c{n}"
         for n, (_, length) in enumerate(parts)
     )
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT a.n, b.n FROM ({made}) a JOIN ({made}) b ON a.n < b.n AND {same} LIMIT 1"  # noqa: S608
-        )
-        found = cursor.fetchone()
+    both = f"({made}) a JOIN ({made}) b"
+    found = one(connection, f"SELECT a.n, b.n FROM {both} ON a.n < b.n AND {same} LIMIT 1")  # noqa: S608
     return None if found is None else (rows[found[0]], rows[found[1]])
