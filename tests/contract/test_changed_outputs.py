@@ -22,7 +22,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from tests.contract.test_lake_sink import Lake
 from tests.contract.test_sink import Downstream, insert
-from tests.kit.workloads.lake_stream import inserts
+from tests.kit.workloads.sink_stream import inserts
 
 
 def stops(work: Callable[[], Any], *codes: Code) -> None:

@@ -5,20 +5,16 @@ An output that is added gets a line in `OUTPUTS`: how it is opened, and how a re
 
 import itertools
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drainer.differences.overrides import Override
-from drainer.differences.skipped import Skipped
-from drainer.sinks.checkpoint import Checkpoint, Overridden
+from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Retryable
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.pb import slave_binlog_pb2 as slave
 from penstock_local.kafka import KafkaServer
@@ -27,7 +23,7 @@ from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
 from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.opened_sinks import open_event_sink
-from tests.kit.workloads.insert_stream import InsertStream
+from tests.kit.workloads.sink_stream import InsertStream
 
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
 
@@ -188,6 +184,14 @@ class Output(InsertStream):
         self.create(sink)
         return sink
 
+    def add(self, sink: EventSink, *ids: int, point: Checkpoint | None = None) -> Checkpoint:
+        point = point or self.point()
+        sink.put(self.messages(sink, self.batch({point.commit_ts: ids})), point)
+        return point
+
+    def ids(self) -> list[int]:
+        return [each for _, ids in self.rows() for each in ids]
+
     def seen(self) -> Seen:
         return self._world.seen()
 
@@ -195,40 +199,19 @@ class Output(InsertStream):
         return [(ts, what) for ts, what in self.seen() if isinstance(what, list)]
 
 
-def _param(name: str) -> Any:
+def param(name: str) -> Any:
     marks = [pytest.mark.kafka] if name.startswith("kafka") else []
     # What is a lake's own of these promises is in test_lake_changes.py and test_lake_sink.py.
     slow = [pytest.mark.slow] if name.startswith(("kafka", "lake")) else []
     return pytest.param(name, marks=[*marks, *slow])
 
 
-@pytest.fixture(params=map(_param, OUTPUTS))
+@pytest.fixture(params=map(param, OUTPUTS))
 def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Output]:
     made = Output(OUTPUTS[request.param](tmp_path, request))
     yield made
     for sink in made.sinks:
         sink.close()
-
-
-def test_a_fresh_output_has_no_checkpoint_and_none_after_looking(output: Output) -> None:
-    assert output.open().load_checkpoint() is None
-    assert output.open().load_checkpoint() is None
-
-
-def test_a_saved_checkpoint_is_what_the_next_run_loads(output: Output) -> None:
-    sink = output.open()
-    sink.load_checkpoint()
-    point = replace(
-        Checkpoint(2**63 + 5, 7, consistent=True),
-        skipped={Skipped("rows", "override", "shop.it's \\ `odd` \x7f ü"): 2**40},
-        origins={"a": (1, 2, 3)},
-        pumps={'p"1': 7},
-    )
-    sink.save_checkpoint(Checkpoint(5, 1))
-    assert sink.is_new is False
-    sink.save_checkpoint(point)
-    sink.close()
-    assert output.open().load_checkpoint() == point
 
 
 def test_messages_and_checkpoint_arrive_together_in_commit_order(output: Output) -> None:
@@ -261,17 +244,6 @@ def test_a_ddl_is_in_its_place_among_the_rows(output: Output) -> None:
         first.commit_ts, point.commit_ts, last.commit_ts,
     ]  # fmt: skip
     assert output.seen()[-2][1].startswith("use `shop`; CREATE TABLE")
-
-
-def test_the_next_run_continues_after_what_is_there(output: Output) -> None:
-    first = output.begun()
-    one = output.put(first, 1)
-    first.close()
-    second = output.open()
-    assert second.load_checkpoint() == one
-    second.look_at(output.catalog)
-    two = output.put(second, 2)
-    assert output.rows() == [(one.commit_ts, [1]), (two.commit_ts, [2])]
 
 
 def test_a_large_transaction_is_there_as_a_whole(output: Output) -> None:
@@ -311,64 +283,3 @@ def test_a_large_transaction_of_which_nothing_goes_downstream_is_no_message(outp
     sink.put_slices(lambda: (each for each in nothing), output.point())
     last = output.put(sink, 2)
     assert output.rows() == [(last.commit_ts, [2])]
-
-
-def test_a_second_drainer_on_the_same_output_stops_the_first(output: Output) -> None:
-    first = output.begun()
-    second = output.open()
-    assert second.load_checkpoint() is not None
-    second.look_at(output.catalog)
-    one = output.put(second, 1)
-    for _ in range(2):
-        with pytest.raises(NeedsOperator, match="another Drainer"):
-            output.put(first, 2)
-    two = output.put(second, 3)
-    assert output.rows() == [(one.commit_ts, [1]), (two.commit_ts, [3])]
-
-
-def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_write(output: Output) -> None:
-    first = output.begun()
-    second = output.open()
-    second.load_checkpoint()
-    second.look_at(output.catalog)
-    point = output.point()
-    batch = output.batch({point.commit_ts: [1]})
-    first.put(output.messages(first, batch), point)
-    with pytest.raises(NeedsOperator):
-        second.put(output.messages(second, batch), point)
-    assert output.rows() == [(point.commit_ts, [1])]
-
-
-def test_an_output_of_another_cluster_is_refused_and_left_alone(output: Output) -> None:
-    one, two = output.begun(), output.open(cluster_id=2)
-    before = output.put(one, 1)
-    with pytest.raises(NeedsOperator, match=rf"that of cluster {CLUSTER} .* of cluster 2,"):
-        two.load_checkpoint()
-    with closing(output.open()) as again:
-        assert again.load_checkpoint() == before
-    assert output.rows() == [(before.commit_ts, [1])]
-
-
-SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
-
-
-def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(output: Output) -> None:
-    sink = output.begun()
-    operator = output.open()
-    before = operator.load_checkpoint()
-    assert before is not None
-    operator.change_overrides(lambda now: {SKIPPED.commit_ts: SKIPPED})
-    with pytest.raises(Overridden):
-        output.put(sink, 1)
-    found = sink.load_checkpoint()
-    assert found == replace(before, overrides={SKIPPED.commit_ts: SKIPPED}, has_all_overrides=True)
-    assert found.writer == sink.writer
-    last = output.put(sink, 2)
-    assert output.rows() == [(last.commit_ts, [2])]
-
-
-def test_a_closed_sink_says_so(output: Output) -> None:
-    sink = output.open()
-    sink.close()
-    with pytest.raises(Retryable):
-        sink.load_checkpoint()

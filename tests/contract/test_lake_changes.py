@@ -23,7 +23,7 @@ from penstock.errors import Malformed, NeedsOperator
 from penstock.ts import compose
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.opened_sinks import open_event_sink
-from tests.kit.workloads.lake_stream import Change, ChangeStream, Transactions, inserts
+from tests.kit.workloads.sink_stream import Change, ChangeStream, Transactions, inserts
 
 CLUSTER = 7
 Line = tuple[int, int, str, object, object]

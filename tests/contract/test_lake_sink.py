@@ -4,8 +4,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from drainer.differences.overrides import Override
-from drainer.differences.skipped import Skipped
-from drainer.sinks.checkpoint import Checkpoint, Overridden
+from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.patience import locked
@@ -23,7 +20,7 @@ from drainer.sinks.protocol import TableSink
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.opened_sinks import open_lake_sink
-from tests.kit.workloads.lake_stream import Change, LakeStream, Row, inserts
+from tests.kit.workloads.sink_stream import Change, LakeStream, Row, inserts
 
 SCHEME = "delta"
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
@@ -63,6 +60,14 @@ class Lake(LakeStream):
     def rows(self, name: str = "t", version: int | None = None) -> list[Row]:
         return sorted(self.reader.table("shop", name, version).rows(), key=repr)
 
+    def add(self, sink: TableSink, *ids: int, point: Checkpoint | None = None) -> Checkpoint:
+        point = point or self.point()
+        sink.apply(self.blocks({"t": inserts(*((i, "x") for i in ids))}), point)
+        return point
+
+    def ids(self) -> list[object]:
+        return [row[0] for row in self.rows()]
+
     def states(self) -> dict[int, Versions]:
         return self.reader.states()
 
@@ -79,26 +84,6 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     yield made
     for sink in made.sinks:
         sink.close()
-
-
-def test_a_fresh_lake_has_no_checkpoint_and_none_after_looking(lake: Lake) -> None:
-    assert lake.open().load_checkpoint() is None
-    assert lake.open().load_checkpoint() is None
-
-
-def test_a_saved_checkpoint_is_what_the_next_run_loads(lake: Lake) -> None:
-    sink = lake.open()
-    sink.load_checkpoint()
-    point = replace(
-        Checkpoint(2**63 + 5, 7, consistent=True),
-        skipped={Skipped("rows", "override", "shop.it's \\ `odd` \x7f ü"): 2**40},
-        origins={"a": (1, 2, 3)},
-        pumps={'p"1': 7},
-    )
-    sink.save_checkpoint(Checkpoint(5, 1))
-    assert sink.is_new is False
-    sink.save_checkpoint(point)
-    assert lake.open().load_checkpoint() == point
 
 
 def test_a_batch_is_one_commit_of_each_table_and_a_state_of_all(lake: Lake) -> None:
@@ -271,58 +256,6 @@ def test_a_large_transaction_that_fails_in_the_middle_is_not_in_any_state(lake: 
     following.apply_slices(lambda: slices(6), point)
     assert lake.rows() == [(0, "a"), *((number, "b") for number in range(1, 6))]
     assert lake.rows("heap") == [(number, "h") for number in range(6)]
-
-
-def test_a_second_drainer_on_the_same_lake_stops_the_first(lake: Lake) -> None:
-    first = lake.begun()
-    second = lake.open()
-    assert second.load_checkpoint() is not None
-    lake.put(second, t=inserts((1, "a")))
-    for _ in range(2):
-        with pytest.raises(NeedsOperator, match="another Drainer"):
-            lake.put(first, t=inserts((2, "b")))
-    lake.put(second, t=inserts((3, "c")))
-    assert lake.rows() == [(1, "a"), (3, "c")]
-
-
-@pytest.mark.slow
-def test_two_drainers_that_reach_the_same_checkpoint_do_not_both_write(lake: Lake) -> None:
-    first = lake.begun()
-    second = lake.open()
-    second.load_checkpoint()
-    point = lake.point()
-    first.apply(lake.blocks({"t": inserts((1, "a"))}), point)
-    with pytest.raises(NeedsOperator):
-        second.apply(lake.blocks({"t": inserts((2, "b"))}), point)
-    assert lake.rows() == [(1, "a")]
-
-
-@pytest.mark.slow
-def test_a_lake_of_another_cluster_is_refused_and_left_alone(lake: Lake) -> None:
-    one, two = lake.begun(), lake.open(cluster_id=2)
-    before = lake.put(one, t=inserts((1, "a")))
-    with pytest.raises(NeedsOperator, match=rf"that of cluster {CLUSTER} .* of cluster 2,"):
-        two.load_checkpoint()
-    with closing(lake.open()) as again:
-        assert again.load_checkpoint() == before
-
-
-SKIPPED = Override(commit_ts=10**9, verb="skip", made="then")
-
-
-def test_an_override_is_read_before_the_next_commit_of_the_one_that_writes(lake: Lake) -> None:
-    sink = lake.begun()
-    operator = lake.open()
-    before = operator.load_checkpoint()
-    assert before is not None
-    operator.change_overrides(lambda now: {SKIPPED.commit_ts: SKIPPED})
-    with pytest.raises(Overridden):
-        lake.put(sink, t=inserts((1, "a")))
-    found = sink.load_checkpoint()
-    assert found == replace(before, overrides={SKIPPED.commit_ts: SKIPPED}, has_all_overrides=True)
-    assert found.writer == sink.writer
-    lake.put(sink, t=inserts((2, "b")))
-    assert lake.rows() == [(2, "b")]
 
 
 def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(lake: Lake) -> None:
@@ -542,10 +475,3 @@ def test_while_another_program_holds_the_folder_the_sink_waits_and_says_so(lake:
     with locked(lake.folder), pytest.raises(Retryable, match=r"another program holds \.lock"):
         impatient.load_checkpoint()
     assert impatient.load_checkpoint() is not None
-
-
-def test_a_closed_sink_says_so(lake: Lake) -> None:
-    sink = lake.open()
-    sink.close()
-    with pytest.raises(Retryable):
-        sink.load_checkpoint()

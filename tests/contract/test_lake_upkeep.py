@@ -22,7 +22,7 @@ from tests.contract.test_lake_sink import Lake
 from tests.kit.crash.disks import small_volume
 from tests.kit.sink_target import sink_target
 from tests.kit.wait import eventually
-from tests.kit.workloads.lake_stream import Change, inserts
+from tests.kit.workloads.sink_stream import Change, inserts
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ import pymysql
 import pytest
 
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Split, SqlSink, Transaction
+from drainer.sinks.protocol import ForeignKey, InDoubt, RowStatement, Split, Transaction
 from penstock.errors import NeedsOperator
-from tests.contract.test_sink import SERVERS, Downstream, downstream, shop
+from tests.contract.test_sink import SERVERS, Downstream, Shop, downstream, shop
 
 __all__ = ["downstream", "shop"]  # Fixtures.
 
 START = Checkpoint(7, 0)
-Shop = tuple[Downstream, SqlSink]
 
 
 def statement(downstream: Downstream, verb: str, row: int) -> RowStatement:
@@ -35,10 +34,6 @@ def inserts(downstream: Downstream, *rows: int) -> Transaction:
     return [statement(downstream, "insert", row) for row in rows]
 
 
-def ids(downstream: Downstream) -> list[int]:
-    return [i for (i,) in downstream.query(f"SELECT id FROM {downstream.table('t')} ORDER BY id")]
-
-
 def test_queues_and_the_last_transaction_arrive_with_the_checkpoint(shop: Shop) -> None:
     downstream, sink = shop
     point = downstream.point()
@@ -46,7 +41,7 @@ def test_queues_and_the_last_transaction_arrive_with_the_checkpoint(shop: Shop) 
     assert not sink.apply_split(
         Split(queues, inserts(downstream, 20), safe=False), point, START
     ).count
-    assert ids(downstream) == list(range(21))
+    assert downstream.ids() == list(range(21))
     stored = downstream.open().load_checkpoint()
     assert stored == point
     assert not stored.is_between
@@ -56,8 +51,7 @@ def test_a_queue_that_fails_names_its_row_and_leaves_a_checkpoint_that_says_in_b
     shop: Shop,
 ) -> None:
     downstream, sink = shop
-    before = downstream.point()
-    sink.apply(inserts_sql(downstream, 5), before)
+    before = downstream.add(sink, 5)
     point = downstream.point()
     queues = [[inserts(downstream, 1)], [inserts(downstream, 5)]]
     with pytest.raises(NeedsOperator, match=r"shop\.t id = 5"):
@@ -67,11 +61,7 @@ def test_a_queue_that_fails_names_its_row_and_leaves_a_checkpoint_that_says_in_b
     assert (stored.commit_ts, stored.applying_ts) == (before.commit_ts, point.commit_ts)
     assert stored.is_between
     assert not stored.consistent
-    assert 6 not in ids(downstream)
-
-
-def inserts_sql(downstream: Downstream, *rows: int) -> list[bytes]:
-    return [s.sql for s in inserts(downstream, *rows)]
+    assert 6 not in downstream.ids()
 
 
 def test_in_between_stays_on_record_until_it_is_passed(shop: Shop) -> None:
@@ -106,7 +96,7 @@ def test_a_fresh_downstream_says_where_it_started(downstream: Downstream) -> Non
 )
 def test_rows_that_are_not_there_are_counted_and_named_but_not_in_the_safe_form(shop: Shop) -> None:
     downstream, sink = shop
-    sink.apply(inserts_sql(downstream, 1), downstream.point())
+    downstream.add(sink, 1)
     gone = [statement(downstream, verb, row) for verb in ("update", "delete") for row in (8, 9)]
     # An update that changes nothing has found its row all the same.
     found = statement(downstream, "update", 1)
@@ -133,7 +123,7 @@ def test_another_drainer_that_takes_over_stops_the_queues_of_the_first(
     queues = [[inserts(downstream, 1)], [inserts(downstream, 2)]]
     with pytest.raises(NeedsOperator, match="another Drainer"):
         sink.apply_split(Split(queues, [], safe=False), downstream.point(), START)
-    assert ids(downstream) == []
+    assert downstream.ids() == []
 
 
 # --- MySQL alone ---------------------------------------------------------------------------
@@ -167,7 +157,7 @@ def test_a_commit_without_an_answer_is_in_doubt_unless_it_is_safe(
     broken.clear()
     sink.apply_split(again, point, START)
     assert broken == [True]
-    assert ids(downstream) == [1]
+    assert downstream.ids() == [1]
 
 
 @on_mysql
@@ -193,7 +183,7 @@ def test_foreign_keys_are_read_again_after_a_ddl(shop: Shop) -> None:
 @on_mysql
 def test_queues_that_lock_each_other_out_both_arrive(shop: Shop) -> None:
     downstream, sink = shop
-    sink.apply(inserts_sql(downstream, 1, 2), downstream.point())
+    downstream.add(sink, 1, 2)
     one, two = (statement(downstream, "update", row) for row in (1, 2))
     queues = [[[one, two] * 3] * 10, [[two, one] * 3] * 10]
     point = downstream.point()
@@ -204,7 +194,7 @@ def test_queues_that_lock_each_other_out_both_arrive(shop: Shop) -> None:
 @on_mysql
 def test_a_row_that_another_client_locks_is_waited_for(shop: Shop) -> None:
     downstream, sink = shop
-    sink.apply(inserts_sql(downstream, 1), downstream.point())
+    downstream.add(sink, 1)
     with contextlib.closing(downstream._server.connect(autocommit=False)) as other:
         other.query(f"SELECT * FROM {downstream.table('t')} FOR UPDATE")
         timer = threading.Timer(0.5, other.rollback)
@@ -212,7 +202,7 @@ def test_a_row_that_another_client_locks_is_waited_for(shop: Shop) -> None:
         queues = [[[statement(downstream, "delete", 1)]]]
         sink.apply_split(Split(queues, [], safe=False), downstream.point(), START)
         timer.join()
-    assert ids(downstream) == []
+    assert downstream.ids() == []
 
 
 @pytest.mark.fault(

@@ -46,7 +46,7 @@ from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.authority import Authority
 from tests.kit.workloads.bank import Bank
-from tests.kit.workloads.insert_stream import InsertStream
+from tests.kit.workloads.sink_stream import InsertStream
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

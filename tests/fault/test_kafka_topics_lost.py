@@ -26,7 +26,7 @@ from penstock_local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import CLUSTER
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.wait import eventually
-from tests.kit.workloads.insert_stream import InsertStream
+from tests.kit.workloads.sink_stream import InsertStream
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from penstock.errors import NeedsOperator
 from penstock_local.kafka import KafkaServer
 from penstock_local.process import built
 from tests.kit.opened_sinks import open_event_sink
-from tests.kit.workloads.insert_stream import InsertStream
+from tests.kit.workloads.sink_stream import InsertStream
 
 pytestmark = pytest.mark.slow
 _clusters = itertools.count(6_791_641_053_252_586_769)

@@ -24,7 +24,7 @@ from penstock.log.files import Files
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.files import plain_reader
 from tests.kit.sink_target import sink_target
-from tests.kit.workloads.insert_stream import CREATE, InsertStream
+from tests.kit.workloads.sink_stream import CREATE, InsertStream
 
 CLUSTER = 7
 SMALL = "max-file-size=300"

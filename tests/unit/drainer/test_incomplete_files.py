@@ -21,7 +21,7 @@ from drainer.sinks.files.sink import FileSink
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from tests.kit.sink_target import sink_target
-from tests.kit.workloads.insert_stream import InsertStream
+from tests.kit.workloads.sink_stream import InsertStream
 
 ROWS = 60
 

@@ -1,4 +1,4 @@
-"""Streams for lakes: DDL, and batches of changes in the blocks that a Drainer's tasks make."""
+"""Streams for sinks: DDL, and batches of changes as a Drainer's tasks encode them."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -15,28 +15,37 @@ from drainer.task.sql.literals import ARROW
 from drainer.task.work_unit import Batch, Statements, TableRows, TransactionStart, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
-from penstock.wire.binlog import MutationType
+from penstock.wire.binlog import MutationType, Origin
 
 Row = tuple[object, ...]
 Change = tuple[Row | None, Row | None]
 """A row before and after; None where there is none."""
 
 
-class _Stream:
+Transactions = Mapping[int, Mapping[str, Sequence[Change]]]
+"""The changes of each table, by commit_ts."""
+
+
+class SinkStream:
     """Hands out changes and the checkpoints that go with them, in commit order."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
         self._ids = itertools.count(1)
         self.ts = 100
+        self.origin: Origin | None = None
+        """Of all transactions."""
 
     def point(self) -> Checkpoint:
         self.ts += 1
         return Checkpoint(commit_ts=self.ts, schema_version=self.catalog.version)
 
     def changes(self, sql: str) -> list[SchemaChange]:
-        jobs = plan_ddl(sql, "shop", self.catalog, lambda: next(self._ids))
-        return [self.catalog.apply(job) for job in jobs]
+        made = []
+        for each in sql.split("; "):
+            jobs = plan_ddl(each, "shop", self.catalog, lambda: next(self._ids))
+            made += [self.catalog.apply(job) for job in jobs]
+        return made
 
     def ddl(self, sink: Sink, *statements: str) -> Checkpoint:
         """Run statements in a sink, and return the last checkpoint."""
@@ -67,8 +76,28 @@ class _Stream:
         numbers = None if transactions is None else np.array(transactions, np.int32)
         return TableRows("shop", table, bytes(kinds), pa.array(rows, pa.binary()), numbers)
 
+    def batch_of(self, transactions: Transactions, *, is_slice: bool = False) -> Batch:
+        """Return transactions as a batch, or one as a part of itself."""
+        of_table: dict[str, list[tuple[int, Change]]] = {}
+        for number, tables in enumerate(transactions.values()):
+            for name, changes in tables.items():
+                of_table.setdefault(name, []).extend((number, each) for each in changes)
+        held = [
+            self.table_rows(name, [each for _, each in some], [number for number, _ in some])
+            for name, some in of_table.items()
+        ]
+        return Batch(
+            1, held, displaces=is_slice, commit_ts=list(transactions),
+            starts={ts: TransactionStart(ts - 1, self.origin) for ts in transactions},
+        )  # fmt: skip
 
-class LakeStream(_Stream):
+    def messages(self, sink: EventSink, batch: Batch, parts: int = 2) -> list[Messages]:
+        """Return a batch as the tasks answer it."""
+        units = event_units(batch, sink.encoding, parts)
+        return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
+
+
+class LakeStream(SinkStream):
     """A stream for mirrors: batches are compacted."""
 
     def blocks(self, tables: dict[str, list[Change]], parts: int = 2) -> list[bytes]:
@@ -90,37 +119,35 @@ class LakeStream(_Stream):
         return point
 
 
-Transactions = Mapping[int, Mapping[str, Sequence[Change]]]
-"""The changes of each table, by commit_ts."""
-
-
-class ChangeStream(_Stream):
+class ChangeStream(SinkStream):
     """A stream for change logs: a batch has every change of its transactions."""
 
-    def batch(self, transactions: Transactions, *, is_slice: bool = False) -> Batch:
-        """Return transactions as a batch, or one as a part of itself."""
-        of_table: dict[str, list[tuple[int, Change]]] = {}
-        for number, tables in enumerate(transactions.values()):
-            for name, changes in tables.items():
-                of_table.setdefault(name, []).extend((number, each) for each in changes)
-        held = [
-            self.table_rows(name, [each for _, each in some], [number for number, _ in some])
-            for name, some in of_table.items()
-        ]
-        return Batch(
-            1, held, displaces=is_slice, commit_ts=list(transactions),
-            starts={ts: TransactionStart(ts - 1) for ts in transactions},
-        )  # fmt: skip
-
-    def messages(self, sink: EventSink, batch: Batch, parts: int = 2) -> list[Messages]:
-        """Return a batch as the tasks answer it."""
-        units = event_units(batch, sink.encoding, parts)
-        return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
+    batch = SinkStream.batch_of
 
     def put(self, sink: EventSink, **tables: list[Change]) -> Checkpoint:
         point = self.point()
         sink.put(self.messages(sink, self.batch({point.commit_ts: tables})), point)
         return point
+
+
+CREATE = "CREATE DATABASE shop; CREATE TABLE t (id INT PRIMARY KEY)"
+
+
+class InsertStream(SinkStream):
+    """A stream of rows that are inserted into one table, `t (id)`."""
+
+    def batch(self, transactions: Mapping[int, Sequence[int]], *, is_slice: bool = False) -> Batch:
+        """Return transactions, by commit_ts, that insert rows of these ids."""
+        made = {ts: {"t": inserts(*((i,) for i in ids))} for ts, ids in transactions.items()}
+        return self.batch_of(made, is_slice=is_slice)
+
+    def put(self, sink: EventSink, *ids: int) -> Checkpoint:
+        point = self.point()
+        sink.put(self.messages(sink, self.batch({point.commit_ts: ids})), point)
+        return point
+
+    def create(self, sink: EventSink) -> None:
+        self.ddl(sink, CREATE)
 
 
 def inserts(*rows: Row) -> list[Change]:
