@@ -91,7 +91,7 @@ class SinkStream:
             starts={ts: TransactionStart(ts - 1, self.origin) for ts in transactions},
         )  # fmt: skip
 
-    def messages(self, sink: EventSink, batch: Batch, parts: int = 2) -> list[Messages]:
+    def messages(self, sink: EventSink, batch: Batch, parts: int = 3) -> list[Messages]:
         """Return a batch as the tasks answer it."""
         units = event_units(batch, sink.encoding, parts)
         return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
