@@ -38,7 +38,7 @@ from penstock.wire.binlog import MutationType
 from tests.bench.rig import Figure
 from tests.kit.opened_sinks import open_lake_sink
 from tests.kit.sink_target import sink_target
-from tests.kit.workloads.lake_stream import Change, LakeStream
+from tests.kit.workloads.sink_stream import Change, LakeStream
 
 CHANGES = 20_000
 ROUNDS = 7

@@ -37,6 +37,15 @@ def stops(work: Callable[[], Any], *codes: Code) -> None:
 # --- SQLite ------------------------------------------------------------------------------------
 
 
+def sqlite_at(path: Path) -> Downstream:
+    return Downstream(f"sqlite:///{path}", "sqlite", path, None)
+
+
+def backed_up(path: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
 def sqlite_files(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}*"))
 
@@ -76,13 +85,10 @@ SQLITE: dict[str, Callable[[Path, Path], object]] = {
 @pytest.mark.parametrize("change", SQLITE)
 def test_a_changed_sqlite_file_stops_the_drainer(change: str, tmp_path: Path) -> None:
     path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-            source.backup(target)
-        sink.apply(insert(downstream, 1), downstream.point())
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
+        backed_up(path, copy)
+        downstream.add(sink, 1)
         SQLITE[change](path, copy)
         point = downstream.point()
         stops(
@@ -128,10 +134,8 @@ def test_a_sqlite_file_that_is_changed_in_place_loses_nothing_silently(
     change: str, is_copied: bool, tmp_path: Path
 ) -> None:
     path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
         sink.apply(rows_of(downstream, 0, 2000), downstream.point())
         copied(path)
         shutil.copy(path, copy)
@@ -159,10 +163,8 @@ def test_an_older_sqlite_file_beside_a_newer_log_is_refused_until_the_log_is_gon
 ) -> None:
     path, kept = tmp_path / "shop.db", tmp_path / "kept"
     kept.mkdir()
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
         sink.apply(rows_of(downstream, 0, 100), downstream.point())
         copied(path)
         older = shutil.copy(path, tmp_path / "older.db")
@@ -196,10 +198,8 @@ def test_an_older_sqlite_file_beside_a_newer_log_is_refused_until_the_log_is_gon
 
 def test_a_sqlite_file_that_was_cut_while_no_one_wrote_it_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
         sink.apply(rows_of(downstream, 0, 2000), downstream.point())
     os.truncate(path, path.stat().st_size - 1000)
     with closing(downstream.open(retry_s_max=0)) as sink:
@@ -208,10 +208,8 @@ def test_a_sqlite_file_that_was_cut_while_no_one_wrote_it_is_refused(tmp_path: P
 
 def test_what_others_do_with_a_sqlite_file_meanwhile_stops_nothing(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
         others = (
             "VACUUM",
             "PRAGMA wal_checkpoint(TRUNCATE)",
@@ -232,30 +230,25 @@ def test_what_others_do_with_a_sqlite_file_meanwhile_stops_nothing(tmp_path: Pat
 
 def test_the_log_of_a_sqlite_file_that_is_deleted_loses_nothing_silently(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
         (tmp_path / "shop.db-wal").unlink()
         # The connection's close writes the log into the file: either that, or it stops.
         try:
-            sink.apply(insert(downstream, 1), downstream.point())
+            downstream.add(sink, 1)
         except NeedsOperator:
             return
-        assert downstream.query('SELECT id FROM "shop.t"') == [(1,)]
+        assert downstream.ids() == [1]
 
 
 def test_a_sqlite_file_that_is_replaced_by_its_own_copy_is_continued(tmp_path: Path) -> None:
     path, copy = tmp_path / "shop.db", tmp_path / "copy.db"
-    downstream = Downstream(f"sqlite:///{path}", "sqlite", path, None)
-    with closing(downstream.open(retry_s_max=0)) as sink:
-        sink.load_checkpoint()
-        downstream.ddl(sink, "CREATE DATABASE shop", "CREATE TABLE t (id INT PRIMARY KEY, v INT)")
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-            source.backup(target)
+    downstream = sqlite_at(path)
+    with closing(downstream.begun(retry_s_max=0)) as sink:
+        backed_up(path, copy)
         put_back(path, copy)
-        sink.apply(insert(downstream, 1), downstream.point())
-    assert downstream.query('SELECT id FROM "shop.t"') == [(1,)]
+        downstream.add(sink, 1)
+    assert downstream.ids() == [1]
 
 
 # --- a server ----------------------------------------------------------------------------------

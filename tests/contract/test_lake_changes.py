@@ -1,7 +1,6 @@
 """What a lake of change logs promises, as Polars sees it: each change once, in its order."""
 
 import copy
-import itertools
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,15 +11,13 @@ from deltalake import DeltaTable
 
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta import changes_sink as changes_module
-from drainer.sinks.delta import lake as lake_module
-from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
 from drainer.task.work_unit import Batch
 from penstock.errors import Malformed, NeedsOperator
 from penstock.ts import compose
+from tests.contract.test_lake_sink import Crash, crash_at
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.workloads.sink_stream import Change, ChangeStream, Transactions, inserts
@@ -28,10 +25,6 @@ from tests.kit.workloads.sink_stream import Change, ChangeStream, Transactions, 
 CLUSTER = 7
 Line = tuple[int, int, str, object, object]
 """commit_ts, number, kind, and the two columns of a table."""
-
-
-class Crash(BaseException):
-    """In the place of a kill: no one catches it."""
 
 
 class Log(ChangeStream):
@@ -189,18 +182,6 @@ def test_what_a_crash_left_is_completed_and_nothing_is_there_twice(
         ("delete", "x"),
         *[("insert", "y")] * is_larger,
     ]
-
-
-def crash_at(patched: pytest.MonkeyPatch, step: str, passing: int) -> None:
-    count = itertools.count(1)
-
-    def hit() -> None:
-        if next(count) == passing:
-            raise Crash
-
-    for module in (sink_module, lake_module, changes_module):
-        if hasattr(module, step):
-            patched.setattr(module, step, hit)
 
 
 def test_earlier_changes_stay_readable_whatever_ddl_does_to_the_columns(log: Log) -> None:

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.delta import changes_sink as changes_module
 from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.patience import locked
@@ -189,7 +190,7 @@ def crash_at(patched: pytest.MonkeyPatch, step: str, passing: int) -> None:
         if next(count) == passing:
             raise Crash
 
-    for module in (sink_module, lake_module):
+    for module in (sink_module, lake_module, changes_module):
         if hasattr(module, step):
             patched.setattr(module, step, hit)
 

@@ -5,7 +5,6 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,13 @@ from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta.sink import DeltaSink
 from drainer.sinks.opening import open_table_sink
 from penstock.errors import NeedsOperator
-from tests.contract.test_lake_sink import Lake
+from tests.contract.test_lake_sink import Lake, lake
 from tests.kit.crash.disks import small_volume
 from tests.kit.sink_target import sink_target
 from tests.kit.wait import eventually
 from tests.kit.workloads.sink_stream import Change, inserts
 
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    made = Lake(tmp_path / "lake")
-    yield made
-    for sink in made.sinks:
-        sink.close()
+__all__ = ["lake"]  # A fixture.
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_a_checkpoint_that_comes_while_there_was_none_is_not_that_of_another_clu
 @pytest.mark.fault(
     "the checkpoint is damaged: no JSON, a field missing, negative, of another type, NULL, 15"
     " in all",
-    "refused with a hint, on SQLite and MariaDB (and in a file: 9)",
+    "refused with a hint, on SQLite and MariaDB (and in a savepoint: 9)",
 )
 def test_a_damaged_checkpoint_is_refused_and_never_taken_for_none(downstream: Downstream) -> None:
     sink = downstream.open()

@@ -42,7 +42,7 @@ from penstock.pb import binlog_pb2
 from penstock_local.kafka import KafkaSecurity, KafkaServer
 from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
-from tests.kit.kafka.topic_reader import Read, read_topics
+from tests.kit.kafka.topic_reader import Read, done, read_topics
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.authority import Authority
 from tests.kit.workloads.bank import Bank
@@ -226,8 +226,8 @@ def cleared(kafka: KafkaServer) -> Iterator[KafkaServer]:
     yield kafka
     admin = AdminClient({"bootstrap.servers": kafka.address})
     rounds = [name for name in admin.list_topics(timeout=20).topics if name.startswith("round-")]
-    for future in admin.delete_topics(rounds).values() if rounds else ():
-        future.result()
+    if rounds:
+        done(admin.delete_topics(rounds))
 
 
 @pytest.mark.fault(
@@ -466,8 +466,7 @@ def test_a_password_that_is_rotated_while_it_runs_costs_a_restart_at_most_and_no
     def rotate(password: str) -> None:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
         made = UserScramCredentialUpsertion("bob", info, password.encode())
-        for future in admin.alter_user_scram_credentials([made]).values():
-            future.result(20)
+        done(admin.alter_user_scram_credentials([made]))
 
     rotate("first")
     file.write_text("first\n")
@@ -539,8 +538,7 @@ def test_a_topic_of_rows_that_is_missing_stops_and_its_batch_goes_in_once_it_is_
         with pytest.raises(NeedsOperator, match=f"Kafka has no topic {name}"):
             stream.put(bound, 1)
         admin = AdminClient({"bootstrap.servers": kafka.address})
-        for future in admin.create_topics([NewTopic(name, 3, 1)]).values():
-            future.result()
+        done(admin.create_topics([NewTopic(name, 3, 1)]))
         put_again(stream, bound, 1)
     found = read_topics(kafka.address, prefix)
     assert [each.json["data"][0]["id"] for each in found if each.topic == name] == ["1"]
@@ -565,8 +563,7 @@ def test_a_compacted_topic_takes_no_message_without_a_key(kafka: KafkaServer) ->
     prefix = next(_prefixes)
     admin = AdminClient({"bootstrap.servers": kafka.address})
     topic = NewTopic(f"{prefix}.shop.t", 1, 1, config={"cleanup.policy": "compact"})
-    for future in admin.create_topics([topic]).values():
-        future.result()
+    done(admin.create_topics([topic]))
     stream, sink = begun(url_of(kafka, prefix, "partition=table"))
     with pytest.raises(NeedsOperator, match=r"compacted|Kafka refuses a message"):
         stream.put(sink, 1)

@@ -24,6 +24,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock_local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import CLUSTER
+from tests.kit.kafka.topic_reader import done
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.wait import eventually
 from tests.kit.workloads.sink_stream import InsertStream
@@ -67,13 +68,11 @@ class Output:
         return found.value
 
     def delete(self) -> None:
-        for future in self.admin.delete_topics([self.topic]).values():
-            future.result()
+        done(self.admin.delete_topics([self.topic]))
         eventually(lambda: self.topic not in self.admin.list_topics(timeout=10).topics, within_s=60)
 
     def create(self, partitions: int = 1) -> None:
-        for future in self.admin.create_topics([NewTopic(self.topic, partitions, 1)]).values():
-            future.result()
+        done(self.admin.create_topics([NewTopic(self.topic, partitions, 1)]))
 
 
 @pytest.mark.fault(
@@ -156,13 +155,11 @@ def test_a_broker_that_comes_back_with_an_older_log_of_a_topic_is_refused(
 
 def _retain_nothing(output: Output) -> None:
     everything = TopicPartition(output.topic, 0, -1)
-    for future in output.admin.delete_records([everything]).values():
-        future.result()
+    done(output.admin.delete_records([everything]))
 
 
 def _add_partitions(output: Output) -> None:
-    for future in output.admin.create_partitions([NewPartitions(output.topic, 3)]).values():
-        future.result()
+    done(output.admin.create_partitions([NewPartitions(output.topic, 3)]))
 
 
 def _nothing_recorded(output: Output) -> None:
@@ -219,8 +216,7 @@ def test_the_topic_of_a_dropped_table_may_be_deleted_and_made_again_with_the_tab
 )
 def test_a_checkpoint_topic_that_kafka_empties_is_refused(kafka: KafkaServer) -> None:
     output = Output(kafka, "checkpoint-topic=kept-for-a-week")
-    for future in output.admin.create_topics([NewTopic("kept-for-a-week", 1, 1)]).values():
-        future.result()
+    done(output.admin.create_topics([NewTopic("kept-for-a-week", 1, 1)]))
     error = output.refused("topic kept-for-a-week has cleanup.policy=delete")
     assert "--add-config cleanup.policy=compact" in error.hint
     _compact(output.admin, "kept-for-a-week")
@@ -231,5 +227,4 @@ def _compact(admin: AdminClient, topic: str) -> None:
     change = AlterConfigOpType.SET
     entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=change)
     asked: Any = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in admin.incremental_alter_configs([asked]).values():
-        future.result()
+    done(admin.incremental_alter_configs([asked]))

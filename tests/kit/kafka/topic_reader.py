@@ -77,3 +77,9 @@ def read_topics(
         assert may_repeat or each.commit_ts >= last[place], f"commit_ts falls in {place}"
         last[place] = each.commit_ts
     return sorted(found, key=lambda each: each.commit_ts)
+
+
+def done(futures: dict[Any, Any]) -> None:
+    """Wait for all parts of an administrator's request; raise the error of one that failed."""
+    for future in futures.values():
+        future.result(30)

@@ -30,9 +30,19 @@ CLUSTER = 7
 SMALL = "max-file-size=300"
 
 
-def opened(folder: Path, options: str = SMALL, files: Files | None = None) -> FileSink:
-    url = f"file://{folder}?{options}"
-    return FileSink(sink_target(FilesTarget, url), cluster_id=CLUSTER, retry_s_max=0.0, files=files)
+def opened(
+    folder: Path, options: str = SMALL, files: Files | None = None, retry_s_max: float = 0.0
+) -> FileSink:
+    target = sink_target(FilesTarget, f"file://{folder}?{options}")
+    return FileSink(target, cluster_id=CLUSTER, retry_s_max=retry_s_max, files=files)
+
+
+def begin(stream: InsertStream, sink: FileSink) -> FileSink:
+    """Start a sink on a fresh folder, and create the stream's table."""
+    sink.load_checkpoint()
+    sink.look_at(stream.catalog)
+    stream.create(sink)
+    return sink
 
 
 @pytest.fixture
@@ -42,10 +52,7 @@ def stream() -> InsertStream:
 
 @pytest.fixture
 def begun(tmp_path: Path, stream: InsertStream) -> Iterator[FileSink]:
-    with closing(opened(tmp_path)) as sink:
-        sink.load_checkpoint()
-        sink.look_at(stream.catalog)
-        stream.create(sink)
+    with closing(begin(stream, opened(tmp_path))) as sink:
         yield sink
 
 
@@ -163,10 +170,7 @@ def test_whatever_call_is_the_last_one_each_transaction_is_there_once(
                 raise Died
 
         done: list[int] = []
-        with closing(opened(tmp_path, files=files)) as sink:
-            sink.load_checkpoint()
-            sink.look_at(stream.catalog)
-            stream.create(sink)
+        with closing(begin(stream, opened(tmp_path, files=files))) as sink:
             files.fail = fail
             try:
                 workload(stream, sink, done)
@@ -202,13 +206,7 @@ def test_a_full_disk_is_waited_for_and_then_nothing_is_there_twice(
     call: str, tmp_path: Path, stream: InsertStream
 ) -> None:
     files = MemoryFiles()
-    url = f"file://{tmp_path}?{SMALL}"
-    with closing(
-        FileSink(sink_target(FilesTarget, url), cluster_id=CLUSTER, retry_s_max=60, files=files)
-    ) as sink:
-        sink.load_checkpoint()
-        sink.look_at(stream.catalog)
-        stream.create(sink)
+    with closing(begin(stream, opened(tmp_path, files=files, retry_s_max=60))) as sink:
         for each in range(3):
             files.fail_once(call, errno.ENOSPC)
             stream.put(sink, each)
@@ -221,10 +219,7 @@ def test_a_disk_that_stays_full_is_an_error_that_can_be_tried_again(
     tmp_path: Path, stream: InsertStream
 ) -> None:
     files = MemoryFiles()
-    sink = opened(tmp_path, files=files)
-    sink.load_checkpoint()
-    sink.look_at(stream.catalog)
-    stream.create(sink)
+    sink = begin(stream, opened(tmp_path, files=files))
     before = sink.load_checkpoint()
 
     def fail(name: str, path: Path) -> None:
@@ -294,7 +289,15 @@ def test_files_without_a_savepoint_are_left_alone(
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("damage", ["", "commitTS = -5", 'commitTS = "7"', "\0", "consistent = 1"])
+@pytest.mark.fault(
+    "the checkpoint is damaged: no JSON, a field missing, negative, of another type, NULL, 15"
+    " in all"
+)
+@pytest.mark.parametrize(
+    "damage",
+    ["", "commitTS", "commitTS = -5", "commitTS = 1.5", 'commitTS = "7"', "consistent = true",
+     "commitTS = 7\nconsistent = 1", "commitTS = 18446744073709551616", "\0\0\0\0"],
+)  # fmt: skip
 def test_a_damaged_savepoint_is_refused_and_never_taken_for_none(
     damage: str, tmp_path: Path
 ) -> None:
@@ -316,10 +319,7 @@ def test_a_savepoint_whose_commit_ts_was_edited_is_refused(
 def test_files_of_tidb_binlog_are_continued_and_what_is_behind_its_savepoint_goes(
     tmp_path: Path, stream: InsertStream
 ) -> None:
-    with closing(opened(tmp_path / "ours", "")) as sink:
-        sink.load_checkpoint()
-        sink.look_at(stream.catalog)
-        stream.create(sink)
+    with closing(begin(stream, opened(tmp_path / "ours", ""))) as sink:
         points = [stream.put(sink, number) for number in range(5)]
     (ours,) = (tmp_path / "ours").glob("binlog-*")
     theirs = tmp_path / "theirs"
@@ -336,9 +336,7 @@ def test_files_of_tidb_binlog_are_continued_and_what_is_behind_its_savepoint_goe
 
 
 def test_another_time_zone_is_refused(tmp_path: Path, stream: InsertStream) -> None:
-    with closing(opened(tmp_path)) as sink:
-        sink.load_checkpoint()
-        stream.create(sink)
+    begin(stream, opened(tmp_path)).close()
     with pytest.raises(NeedsOperator, match=r"time zone \+00:00"):
         opened(tmp_path, "time-zone=%2B08:00").load_checkpoint()
 
@@ -356,10 +354,7 @@ def test_a_program_that_holds_the_lock_is_waited_for(
 
 
 def filled(folder: Path, stream: InsertStream, options: str) -> FileSink:
-    sink = opened(folder, options)
-    sink.load_checkpoint()
-    sink.look_at(stream.catalog)
-    stream.create(sink)
+    sink = begin(stream, opened(folder, options))
     for number in range(20):
         stream.put(sink, number)
     return sink
