@@ -22,6 +22,7 @@ type service struct {
 
 	mu                sync.Mutex
 	serviceSafePoints map[string]uint64
+	externalTimestamp uint64
 }
 
 func (s *service) header() *pdpb.ResponseHeader {
@@ -163,6 +164,24 @@ func (s *service) UpdateServiceGCSafePoint(
 	return &pdpb.UpdateServiceGCSafePointResponse{
 		Header: s.header(), ServiceId: asked.ServiceId, TTL: asked.TTL, MinSafePoint: smallest,
 	}, nil
+}
+
+// TiDB asks for it whenever a session lists its variables.
+func (s *service) GetExternalTimestamp(
+	context.Context, *pdpb.GetExternalTimestampRequest,
+) (*pdpb.GetExternalTimestampResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &pdpb.GetExternalTimestampResponse{Header: s.header(), Timestamp: s.externalTimestamp}, nil
+}
+
+func (s *service) SetExternalTimestamp(
+	_ context.Context, asked *pdpb.SetExternalTimestampRequest,
+) (*pdpb.SetExternalTimestampResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.externalTimestamp = asked.Timestamp
+	return &pdpb.SetExternalTimestampResponse{Header: s.header()}, nil
 }
 
 func (s *service) ScatterRegion(
