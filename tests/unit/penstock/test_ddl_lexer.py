@@ -52,21 +52,12 @@ def test_quotes_and_escapes_read_as_in_mysql(sql: str, meaning: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "kind"),
     [
-        ("12", Kind.NUMBER),
-        ("1.5", Kind.NUMBER),
-        (".5", Kind.NUMBER),
-        ("1e10", Kind.NUMBER),
-        ("1.5e-3", Kind.NUMBER),
-        ("0x1F", Kind.HEX),
-        ("x'1F'", Kind.HEX),
-        ("0b01", Kind.BITS),
-        ("b'01'", Kind.BITS),
-        ("1a", Kind.WORD),
-        ("$a", Kind.WORD),
-        ("表", Kind.WORD),
+        ("12", Kind.NUMBER), ("1.5", Kind.NUMBER), (".5", Kind.NUMBER), ("1e10", Kind.NUMBER),
+        ("1.5e-3", Kind.NUMBER), ("0x1F", Kind.HEX), ("x'1F'", Kind.HEX), ("0b01", Kind.BITS),
+        ("b'01'", Kind.BITS), ("1a", Kind.WORD), ("$a", Kind.WORD), ("表", Kind.WORD),
         ("e1", Kind.WORD),
     ],
-)
+)  # fmt: skip
 def test_one_token_of_each_kind(sql: str, kind: Kind) -> None:
     tokens = read(sql).tokens
     assert [t.kind for t in tokens] == [kind, Kind.END]
