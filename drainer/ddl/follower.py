@@ -55,8 +55,14 @@ from drainer.schema.tracker import OTHER_HISTORY, SchemaTracker, Tracked
 from drainer.sinks.checkpoint import Checkpoint
 from penstock.codes import Code
 from penstock.ddl import SchemaChange, rename_tables
-from penstock.ddl.catalog import WITHOUT_EFFECT, Catalog
-from penstock.ddl.dropping import DROPS, drops_several, table_by_table, together
+from penstock.ddl.catalog import (
+    DROPS,
+    WITHOUT_EFFECT,
+    Catalog,
+    drops_several,
+    table_by_table,
+    together,
+)
 from penstock.ddl.rewrite.explicit import as_made
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable, coded

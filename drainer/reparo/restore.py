@@ -33,7 +33,7 @@ from drainer.task.row_changes import Collector, TableChanges
 from drainer.task.work_unit import Batch
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
-from penstock.ddl.dropping import table_by_table, together
+from penstock.ddl.catalog import table_by_table, together
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.node.output import time_text

@@ -36,7 +36,7 @@ from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
 from drainer.schema.rules import ALL_RULES, FENCED, StreamPosition, StreamRules
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange
-from penstock.ddl.dropping import drops_several, of_dropped
+from penstock.ddl.catalog import drops_several, of_dropped
 from penstock.errors import NeedsOperator
 from penstock.schema.model import JOB_SYNCED, DdlJob, DdlType, TableInfo
 from penstock.schema.tidb_json import (

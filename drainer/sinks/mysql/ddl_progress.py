@@ -38,7 +38,7 @@ from pymysql.constants import ER
 from drainer.sinks.mysql.session import code_of, many, one
 from penstock.codes import Code
 from penstock.ddl import adopted
-from penstock.ddl.dropping import drops_several, of_dropped
+from penstock.ddl.catalog import drops_several, of_dropped
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import PUBLIC, DdlType, TableInfo

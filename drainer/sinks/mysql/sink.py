@@ -71,7 +71,7 @@ from drainer.sinks.protocol import (
 from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
 from penstock.codes import Code
-from penstock.ddl.dropping import drops_several
+from penstock.ddl.catalog import drops_several
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType

@@ -14,17 +14,22 @@ SQL, so that a history written by a real TiDB is followed in the same way.
     RENAME, RENAME TABLES                   moves by id, to the name and schema of the job
     all others that carry a table           replaces it by id; its name and schema may also change
     locks, TiFlash, placement, …            nothing
+
+A DROP of several tables is one job because its statement is one step. A filter, a route or an
+override may concern only some of its tables. Each table is then judged separately, and the
+remaining tables are again dropped by one statement.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from penstock.codes import Code
 from penstock.ddl.successors import adopted
+from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.ddl.tables.default_values import is_now
 from penstock.errors import NeedsOperator
 from penstock.schema.model import ColumnInfo, DdlJob, DdlType, MysqlType, SchemaInfo, TableInfo
@@ -38,7 +43,8 @@ _CREATES = (
     DdlType.CREATE_SEQUENCE,
     DdlType.RECOVER_TABLE,
 )
-_DROPS = (DdlType.DROP_TABLE, DdlType.DROP_VIEW, DdlType.DROP_SEQUENCE)
+DROPS = {"TABLE": DdlType.DROP_TABLE, "VIEW": DdlType.DROP_VIEW, "SEQUENCE": DdlType.DROP_SEQUENCE}
+"""The types of jobs that drop tables, by the kind that they name."""
 _PARTITIONS = (DdlType.ALTER_PARTITIONING, DdlType.REMOVE_PARTITIONING)
 _CONVERSIONS = (DdlType.CONVERT_PARTITION, DdlType.CONVERT_TABLE)
 _CREATE_TABLES = 60
@@ -332,7 +338,7 @@ _STEPS: dict[int, Callable[[Catalog, DdlJob], SchemaChange]] = {
     DdlType.EXCHANGE_PARTITION: Catalog._exchange,
     _CREATE_TABLES: Catalog._create_tables,
     **dict.fromkeys(_CREATES, Catalog._create_tables),
-    **dict.fromkeys(_DROPS, Catalog._drop_table),
+    **dict.fromkeys(DROPS.values(), Catalog._drop_table),
     **dict.fromkeys(WITHOUT_EFFECT, Catalog._nothing),
     **dict.fromkeys(_PARTITIONS, Catalog._partitioning),
     **dict.fromkeys(_CONVERSIONS, Catalog._convert),
@@ -374,3 +380,56 @@ def moment_text(job: DdlJob, decimals: int, *, in_utc: bool) -> str:
         moment = _EPOCH + timedelta(milliseconds=physical_ms(job.finished_ts))
     text = moment.strftime("%Y-%m-%d %H:%M:%S.%f")
     return text[: len(text) - 6 + decimals] if decimals else text[:-7]
+
+
+Dropped = Sequence[tuple[str, TableInfo]]
+
+
+def drop_job(job: DdlJob, dropped: Dropped) -> DdlJob:
+    """Return a job like `job`, but that drops these tables; it runs in the first table's schema.
+
+    A job of one table names it by `table_id`, as always. A job of several tables has their ids and
+    names in `tables`, and no `table_id`: a reader that expects one table per job refuses it.
+    """
+    home = dropped[0][0]
+    kinds = {table.kind for _, table in dropped}
+    kind = kinds.pop() if len(kinds) == 1 else "TABLE"  # MariaDB's DROP TABLE also drops sequences.
+    names = [
+        quote_name(table.name) if schema == home else quote_path(schema, table.name)
+        for schema, table in dropped
+    ]
+    made = replace(job, type=DROPS[kind], schema_name=home, query=f"DROP {kind} {', '.join(names)}")
+    if len(dropped) == 1:
+        ((_, table),) = dropped
+        return replace(made, table_id=table.id, table_name=table.name, tables=())
+    tables = [
+        (s, TableInfo(id=t.id, name=t.name, is_view=t.is_view, is_sequence=t.is_sequence))
+        for s, t in dropped
+    ]
+    return replace(made, table_id=0, table_name="", tables=tuple(tables))
+
+
+def drops_several(change: SchemaChange) -> bool:
+    """Return whether a change drops several tables, but not a database."""
+    return change.job.type in DROPS.values() and len(change.dropped) > 1
+
+
+def of_dropped(change: SchemaChange, dropped: Dropped) -> SchemaChange:
+    """Return a DROP limited to these tables; duplicate names are dropped only once."""
+    once = {(schema, table.name): (schema, table) for schema, table in dropped}
+    kept = tuple(once.values())
+    return replace(change, job=drop_job(change.job, kept), dropped=kept)
+
+
+def table_by_table(change: SchemaChange) -> list[SchemaChange]:
+    """Split a DROP of several tables into single drops; return any other change alone."""
+    if not drops_several(change):
+        return [change]
+    return [of_dropped(change, (each,)) for each in change.dropped]
+
+
+def together(parts: Sequence[SchemaChange]) -> SchemaChange:
+    """Merge parts that `table_by_table` returned, at least a single part, into a change."""
+    if len(parts) == 1:
+        return parts[0]
+    return of_dropped(parts[0], [each for part in parts for each in part.dropped])

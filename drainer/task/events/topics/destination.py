@@ -40,7 +40,7 @@ _SEED, _M, _U32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 def ddl_jobs(change: SchemaChange) -> list[DdlJob]:
     """Return the job of a DDL; for a DROP of several tables, one job for each table."""
     # Imported here, because a Spark task has no DDL.
-    from penstock.ddl.dropping import table_by_table
+    from penstock.ddl.catalog import table_by_table
 
     return [part.job for part in table_by_table(change)]
 

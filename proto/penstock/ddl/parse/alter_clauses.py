@@ -146,20 +146,16 @@ def _added_key(cur: Cursor, start: int) -> ast.Operation:
 
 
 def _operation(cur: Cursor) -> ast.Operation:
-    readers = {
-        "ADD": _add,
-        "DROP": _drop,
-        "MODIFY": _modify,
-        "CHANGE": _change,
-        "RENAME": _rename,
-        "ALTER": _alter,
-        "CONVERT": _convert,
-    }
+    start = cur.token.start
     if cur.take_any("SECONDARY_LOAD", "SECONDARY_UNLOAD"):
-        return _secondary(cur)
+        # They are for a second engine of one server; rows stay in the first.
+        if cur.take("PARTITION"):
+            cur.names()
+        cur.drop_text(start)
+        return ast.Untracked(tuning=True)
     if is_partition_operation(cur):
         return partition_operation(cur)
-    reader = readers.get(cur.token.upper)
+    reader = _READERS.get(cur.token.upper)
     if reader is not None:
         cur.next()
         return reader(cur)
@@ -175,12 +171,7 @@ def _add(cur: Cursor) -> ast.Operation:
     if not cur.is_sign("("):
         column = read_place(cur, _new_column(cur))
         return ast.AddColumns((replace(column, if_not_exists=absent),))
-    cur.expect_sign("(")
-    columns: list[ast.ColumnDef] = []
-    while not columns or cur.take_sign(","):
-        columns.append(_new_column(cur))
-    cur.expect_sign(")")
-    return ast.AddColumns(tuple(columns))
+    return ast.AddColumns(cur.in_parentheses(lambda: _new_column(cur)))
 
 
 def _new_column(cur: Cursor) -> ast.ColumnDef:
@@ -221,9 +212,7 @@ def _drop(cur: Cursor) -> ast.Operation:
     cur.take("COLUMN")
     absent = cur.if_exists()
     name = cur.column_name()
-    start = cur.token.start
-    if cur.take_any("RESTRICT", "CASCADE"):
-        cur.drop_text(start)
+    _ = cur.dropped("RESTRICT") or cur.dropped("CASCADE")
     return ast.DropColumn(name, if_exists=absent)
 
 
@@ -315,15 +304,6 @@ def _convert(cur: Cursor) -> ast.Operation:
     return ast.Convert(charset, start)
 
 
-def _secondary(cur: Cursor) -> ast.Operation:
-    """Skip the clauses for a second engine of one server; rows stay in the first."""
-    start = cur.source.tokens[cur.at - 1].start
-    if cur.take("PARTITION"):
-        cur.names()
-    cur.drop_text(start)
-    return ast.Untracked(tuning=True)
-
-
 def _options(cur: Cursor) -> ast.Operation:
     first = read_option(cur, ast.TableOptions())
     if first is None:
@@ -332,6 +312,12 @@ def _options(cur: Cursor) -> ast.Operation:
     while not cur.at_end() and (more := read_option(cur, options)) is not None:
         options = more
     return options
+
+
+_READERS = {
+    "ADD": _add, "DROP": _drop, "MODIFY": _modify, "CHANGE": _change, "RENAME": _rename,
+    "ALTER": _alter, "CONVERT": _convert,
+}  # fmt: skip
 
 
 def _quiet(cur: Cursor) -> ast.Operation | None:
@@ -361,8 +347,7 @@ def _tuning(cur: Cursor) -> bool:
     start = cur.token.start
     if not cur.take_any("ALGORITHM", "LOCK"):
         return False
-    cur.take_sign("=")
-    cur.next()
+    cur.setting()
     cur.drop_text(start)
     return True
 

@@ -45,10 +45,19 @@ def read_key(cur: Cursor) -> KeyDef:
         if not kind:
             cur.fail("a key")
         kind_end = -1
-    key = named_key(cur, replace(key_of_kind(kind), name=constraint))
+    key = _named_key(cur, replace(key_of_kind(kind), name=constraint))
     if kind == "UNIQUE" and key.is_over_expression:
         without_uniqueness(cur, Edit(kind_start, kind_end, ""), kind_start)
     return key
+
+
+def _named_key(cur: Cursor, key: KeyDef) -> KeyDef:
+    key = replace(key, if_not_exists=cur.if_not_exists())
+    if cur.is_name() and not (cur.is_word("USING") or cur.is_word("TYPE")):
+        key = replace(key, name=cur.name())
+    elif key.name is None:
+        key = replace(key, name_at=cur.last_end)
+    return _key_body(cur, key)
 
 
 def without_uniqueness(cur: Cursor, unique: Edit, start: int) -> None:
@@ -67,15 +76,6 @@ def key_of_kind(kind: str) -> KeyDef:
         fulltext=kind == "FULLTEXT",
         spatial=kind == "SPATIAL",
     )
-
-
-def named_key(cur: Cursor, key: KeyDef) -> KeyDef:
-    key = replace(key, if_not_exists=cur.if_not_exists())
-    if cur.is_name() and not (cur.is_word("USING") or cur.is_word("TYPE")):
-        key = replace(key, name=cur.name())
-    elif key.name is None:
-        key = replace(key, name_at=cur.last_end)
-    return _key_body(cur, key)
 
 
 def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
@@ -156,8 +156,7 @@ def index_options(cur: Cursor) -> None:
         elif visibility(cur):
             continue
         elif cur.take_any("ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "CLUSTERING"):
-            cur.take_sign("=")
-            cur.next()
+            cur.setting()
             cur.drop_text(start)
         else:
             return
@@ -184,9 +183,7 @@ def enforcement(cur: Cursor) -> bool:
     """Skip ENFORCED after a CHECK; return whether it is NOT ENFORCED, merely a remark."""
     if cur.take("NOT", "ENFORCED"):
         return True
-    start = cur.token.start
-    if cur.take("ENFORCED"):
-        cur.drop_text(start)
+    cur.dropped("ENFORCED")
     return False
 
 

@@ -60,21 +60,14 @@ def partition_operation(cur: Cursor) -> Operation:
         return Partitions(_TYPES[verb], count=cur.integer())
     # The server decides whether a missing partition is an error, also downstream.
     lenient = verb == "DROP" and cur.take("IF", "EXISTS")
-    names = () if cur.at_end() or cur.take("ALL") else _names(cur)
+    names = () if cur.at_end() or cur.take("ALL") else cur.listed(cur.name)
     into: tuple[str, ...] = ()
     if verb == "REORGANIZE" and names:
         cur.expect("INTO")
         into = _definitions(cur)[0]
-    if verb in _MAINTENANCE:
-        _skip_rest(cur)
+    while verb in _MAINTENANCE and not cur.at_end():
+        _step(cur)
     return Partitions(_TYPES[verb], names=names, into=into, lenient=lenient)
-
-
-def _names(cur: Cursor) -> tuple[str, ...]:
-    names = [cur.name()]
-    while cur.take_sign(","):
-        names.append(cur.name())
-    return tuple(names)
 
 
 def _add(cur: Cursor) -> Operation:
@@ -116,7 +109,8 @@ def partition_by(cur: Cursor) -> PartitionBy:
     names: tuple[str, ...] = ()
     count, has_parts = 1, False
     while not cur.at_end() and cur.token.upper not in ("SELECT", "AS"):
-        if _at_definitions(cur):
+        is_named = cur.peek().upper == "PARTITION" or cur.peek(2).upper in _AFTER_NAME
+        if cur.is_sign("(") and is_named:
             names, parted = _definitions(cur)
             has_parts |= parted
         elif cur.take("PARTITIONS"):
@@ -125,11 +119,6 @@ def partition_by(cur: Cursor) -> PartitionBy:
             has_parts |= cur.is_word("SUBPARTITION")
             _step(cur)
     return PartitionBy(None if has_parts else names or made_up(0, count))
-
-
-def _at_definitions(cur: Cursor) -> bool:
-    after = cur.peek(2).upper
-    return cur.is_sign("(") and (cur.peek().upper == "PARTITION" or after in _AFTER_NAME)
 
 
 def _definitions(cur: Cursor) -> tuple[tuple[str, ...], bool]:
@@ -149,11 +138,6 @@ def _definitions(cur: Cursor) -> tuple[tuple[str, ...], bool]:
             break
     cur.expect_sign(")")
     return tuple(names), has_parts
-
-
-def _skip_rest(cur: Cursor) -> None:
-    while not cur.at_end():
-        _step(cur)
 
 
 def _step(cur: Cursor) -> None:

@@ -53,11 +53,7 @@ def take_period(cur: Cursor) -> tuple[str, ...] | None:
 
 def take_clause(cur: Cursor) -> bool:
     """Skip the table option WITH SYSTEM VERSIONING and omit it."""
-    start = cur.token.start
-    if not cur.take("WITH", "SYSTEM", "VERSIONING"):
-        return False
-    cur.drop_text(start)
-    return True
+    return cur.dropped("WITH", "SYSTEM", "VERSIONING")
 
 
 def take_partitions(cur: Cursor, instead: str = "") -> bool:
@@ -75,11 +71,10 @@ def take_partitions(cur: Cursor, instead: str = "") -> bool:
 
 
 def column_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None:
-    start, begun = cur.token.start, cur.at
+    begun = cur.at
     if take_clause(cur):
         return replace(column, is_versioned=True)
-    if cur.take("WITHOUT", "SYSTEM", "VERSIONING"):
-        cur.drop_text(start)
+    if cur.dropped("WITHOUT", "SYSTEM", "VERSIONING"):
         return column
     cur.take("GENERATED", "ALWAYS")
     if not cur.take("AS", "ROW"):

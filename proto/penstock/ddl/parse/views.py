@@ -33,11 +33,8 @@ def check_view(select: str, schema: str) -> None:
     """Raise NeedsOperator if a view of this schema depends on another current database."""
     for table in TableScan(read(select)).tables():
         if not table.schema:
-            raise NeedsOperator(
-                f"a view in {schema!r} names table {table.name!r} without its database",
-                _HINT,
-                Code.DDL_UNSUPPORTED,
-            )
+            problem = f"a view in {schema!r} names table {table.name!r} without its database"
+            raise _unsupported(problem, _HINT)
 
 
 def view_edits(select: str, start: int, schema: str, mapping: Mapping) -> list[Edit]:
@@ -58,30 +55,27 @@ def view_edits(select: str, start: int, schema: str, mapping: Mapping) -> list[E
         new = mapping(*old)
         edits.append(Edit(start + table.start, start + table.end, quote_path(*new)))
         if new[1] != old[1] and not table.has_alias:
-            edits.append(_alias(table, start, schema))
+            if table.is_dated:
+                raise _unsupported(
+                    f"a view in {schema!r} reads {table.name!r} FOR SYSTEM_TIME, under another"
+                    " name here",
+                    "give the table an alias in the view",
+                )
+            at = start + table.alias_at
+            edits.append(Edit(at, at, f" AS {quote_name(table.name)}"))
     return edits + _column_edits(source, start, moved, tables)
 
 
-def _alias(table: ReadTable, start: int, schema: str) -> Edit:
-    if table.is_dated:
-        raise NeedsOperator(
-            f"a view in {schema!r} reads {table.name!r} FOR SYSTEM_TIME, under another name here",
-            "give the table an alias in the view",
-            Code.DDL_UNSUPPORTED,
-        )
-    at = start + table.alias_at
-    return Edit(at, at, f" AS {quote_name(table.name)}")
+def _unsupported(problem: str, hint: str) -> NeedsOperator:
+    return NeedsOperator(problem, hint, Code.DDL_UNSUPPORTED)
 
 
 def _check_distinct(names: Sequence[tuple[str, str]], schema: str) -> None:
     plain: dict[str, tuple[str, str]] = {}
     for name in names:
         if plain.setdefault(name[1].lower(), name) != name:
-            raise NeedsOperator(
-                f"a view in {schema!r} reads two tables called {name[1]!r}",
-                "give both an alias in the view",
-                Code.DDL_UNSUPPORTED,
-            )
+            problem = f"a view in {schema!r} reads two tables called {name[1]!r}"
+            raise _unsupported(problem, "give both an alias in the view")
 
 
 def _column_edits(
@@ -210,7 +204,10 @@ class TableScan:
         elif word in _JOINS and level.in_from:
             level.wants = True
         elif word in _HINTS and level.in_from and self._word(at + 1) in ("INDEX", "KEY"):
-            return None, self._behind_hint(at + 2)
+            at += 2
+            while self._word(at) in ("FOR", "JOIN", "ORDER", "GROUP", "BY"):
+                at += 1
+            return None, at
         elif word == "TABLE" and self._begins_query(at):
             found, after = self._name(at + 1)
             return self._read(found, after, has_alias=True), after
@@ -223,11 +220,6 @@ class TableScan:
         return self._is_sign(at - 1, "(") or (
             before in _BEFORE_TABLE_QUERY and (at == 0 or bool(before))
         )
-
-    def _behind_hint(self, at: int) -> int:
-        while self._word(at) in ("FOR", "JOIN", "ORDER", "GROUP", "BY"):
-            at += 1
-        return at
 
     def _sequence(self, word: str, at: int) -> tuple[ReadTable | None, int]:
         name_at = 0
@@ -262,8 +254,10 @@ class TableScan:
         has_alias = self._word(after) == "AS" or self._is_alias(after)
         if has_alias:  # It may be a word that means something elsewhere.
             after += 1 + (self._word(after) == "AS")
-        if len(found) == 1 and self._is_defined(found[0].text, at):
-            return None, after
+        if self._has_definitions and len(found) == 1:
+            wanted, defined = found[0].text.lower(), (each.defined for each in self._levels)
+            if any(name == wanted and at >= known for one in defined for name, known in one):
+                return None, after
         return self._read(found, after, has_alias, name_end, is_dated), after
 
     def _behind_time(self, at: int) -> int:
@@ -303,12 +297,6 @@ class TableScan:
                 return found, at + 1
             at += 2
 
-    def _is_defined(self, name: str, at: int) -> bool:
-        wanted = name.lower()
-        if not self._has_definitions:
-            return False
-        return any(n == wanted and at >= known for one in self._levels for n, known in one.defined)
-
     def _define(self, level: _Level, at: int) -> None:
         """Record WITH definitions; a name is visible after itself, or everywhere if RECURSIVE."""
         is_recursive = self._word(at) == "RECURSIVE"
@@ -345,9 +333,7 @@ class TableScan:
         raise self._unclear(start)
 
     def _unclear(self, at: int) -> NeedsOperator:
-        near = self._token(at).text[:40]
-        return NeedsOperator(
-            f"the tables of a view are unclear near {near!r}",
+        return _unsupported(
+            f"the tables of a view are unclear near {self._token(at).text[:40]!r}",
             "create the view downstream by hand, then leave this statement out",
-            Code.DDL_UNSUPPORTED,
         )

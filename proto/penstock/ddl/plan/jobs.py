@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from penstock.codes import Code
-from penstock.ddl.catalog import Catalog
-from penstock.ddl.dropping import Dropped, drop_job
+from penstock.ddl.catalog import Catalog, Dropped, drop_job
 from penstock.ddl.syntax.lexer import Kind, Source, quote_name, quote_path
 from penstock.ddl.syntax.statements import Edit, Statement, TableRef, edited
 from penstock.errors import NeedsOperator

@@ -291,7 +291,9 @@ def _apply_keys(builder: TableBuilder, actions: Actions, names: dict[str, str]) 
                 f"a column of the unique index {key.name!r} is dropped",
                 "drop the index first: what is left of it might not be unique",
             )
-        name = _key_name(builder, actions, key)  # Refused even if its columns are dropped as well.
+        name = actions.keys_renamed.get(key.name.lower(), key.name)
+        if (name.upper() == "PRIMARY") != key.primary:  # Also if its columns are dropped as well.
+            raise builder.refuse("an index called PRIMARY", "choose another name")
         if parts:
             kept.append(replace(key, parts=parts, name=name))
     builder.keys = kept
@@ -303,13 +305,6 @@ def _apply_keys(builder: TableBuilder, actions: Actions, names: dict[str, str]) 
     lowered = [k.name.lower() for k in kept] + [name.lower() for name in builder.expressions]
     if len(set(lowered)) < len(lowered):
         raise builder.refuse("two indexes of the same name", "choose another name")
-
-
-def _key_name(builder: TableBuilder, actions: Actions, key: KeyBuilder) -> str:
-    new = actions.keys_renamed.get(key.name.lower(), key.name)
-    if (new.upper() == "PRIMARY") != key.primary:
-        raise builder.refuse("an index called PRIMARY", "choose another name")
-    return new
 
 
 def _part(builder: TableBuilder, part: ast.KeyPart, name: str) -> ast.KeyPart:

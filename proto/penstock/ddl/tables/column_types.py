@@ -108,11 +108,18 @@ def shape_of(column: ColumnDef, charset: str) -> Shape:
     if name in NATIVE:
         return (*NATIVE[name], 0)
     if name in _TIMES:
-        return _time_shape(column)
+        tp, flen = _TIMES[name]
+        fsp = spec.numbers[0] if spec.numbers else 0
+        if fsp > 6:
+            raise refuse(column, "times have at most 6 decimals", "choose 0 to 6")
+        return tp, flen + (1 + fsp if fsp else 0), fsp
     if name in _STRINGS:
         return _string_shape(column, charset)
     if name.endswith(("TEXT", "BLOB")):
-        return _large_shape(column, charset)
+        if spec.numbers:
+            # TEXT(n) is the smallest of the four that holds n characters of any kind.
+            return (*large_type(spec.numbers[0] * char_bytes_max(charset)), 0)
+        return (*_LARGE[name[:-4]], 0)
     if name in ("ENUM", "SET"):
         return _names_shape(column, charset)
     return _number_shape(column)
@@ -186,14 +193,6 @@ def _float_shape(column: ColumnDef) -> Shape:
     return MysqlType.FLOAT, 12, -1
 
 
-def _time_shape(column: ColumnDef) -> Shape:
-    tp, flen = _TIMES[column.type.name]
-    fsp = column.type.numbers[0] if column.type.numbers else 0
-    if fsp > 6:
-        raise refuse(column, "times have at most 6 decimals", "choose 0 to 6")
-    return tp, flen + (1 + fsp if fsp else 0), fsp
-
-
 def _string_shape(column: ColumnDef, charset: str) -> Shape:
     spec = column.type
     tp = _STRINGS[spec.name]
@@ -211,15 +210,6 @@ def _string_shape(column: ColumnDef, charset: str) -> Shape:
             "use TEXT or BLOB",
         )
     return tp, spec.numbers[0], 0
-
-
-def _large_shape(column: ColumnDef, charset: str) -> Shape:
-    spec = column.type
-    tp, flen = _LARGE[spec.name[:-4]]
-    if spec.numbers:
-        # TEXT(n) is the smallest of the four that holds n characters of any kind.
-        tp, flen = large_type(spec.numbers[0] * char_bytes_max(charset))
-    return tp, flen, 0
 
 
 def large_type(size_bytes: int) -> tuple[MysqlType, int]:
