@@ -132,9 +132,6 @@ class MysqlGtidSet:
         at = bisect_right(held, gtid.number, key=lambda i: i[0])
         return at > 0 and gtid.number < held[at - 1][1]
 
-    def contains(self, other: MysqlGtidSet) -> bool:
-        return not other.subtract(self)
-
     def union(self, other: MysqlGtidSet) -> MysqlGtidSet:
         joined = self.copy()
         for source, held in other._sources.items():
@@ -360,10 +357,6 @@ class MariadbGtidSet:
     def __contains__(self, gtid: MariadbGtid) -> bool:
         """Return whether `gtid` is at or before the position of its domain."""
         return gtid.sequence <= self._last(gtid.domain)
-
-    def contains(self, other: MariadbGtidSet) -> bool:
-        """Return whether no position of `other` is beyond this set's position."""
-        return all(gtid in self for gtid in other.position())
 
     def union(self, other: MariadbGtidSet) -> MariadbGtidSet:
         return MariadbGtidSet([*self, *other])

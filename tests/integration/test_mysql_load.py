@@ -10,7 +10,7 @@ from penstock.errors import NeedsOperator
 from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
-from pumpclient.mysql.load.state import StateFile
+from pumpclient.mysql.load.state import read_state
 from tests.kit.mysql import load_process
 from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer, on_servers
 from tests.kit.servers.fix_drainer import DrainerProcess
@@ -74,7 +74,7 @@ def test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key(
     finally:
         killed.kill()
         killed.wait()
-    first = StateFile(state).read()
+    first = read_state(state)
     assert first is not None
     assert not first.is_complete
     assert ("shop", "many") not in first.loaded
@@ -93,12 +93,8 @@ def test_a_killed_load_continues_and_ends_equal_with_every_type_and_kind_of_key(
     assert (done.start.file, done.start.position) == begun
     assert any("shop.many was not done" in line for line in said)
     assert any("100 %" in line for line in said), said
-    at_first, later = done.floors.places["shop", "choice"], done.floors.places["shop", "many"]
-    assert at_first < later
-    assert not done.floors.has((("shop", "choice"),), later)
-    assert done.floors.has((("shop", "many"), ("shop", "late")), later)
-    with pytest.raises(NeedsOperator, match="for a part"):
-        done.floors.has((("shop", "choice"), ("shop", "many")), later)
+    at_first, later = (done.loaded["shop", name].floor for name in ("choice", "many"))
+    assert at_first < later == done.loaded["shop", "late"].floor
     pair.settle()
     assert pair.sums(pair.source) == pair.sums(pair.target)
     assert load.run(load_process.SOURCE, 1) == done  # Nothing is left to do.

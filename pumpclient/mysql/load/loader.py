@@ -26,19 +26,13 @@ from pumpclient.client import PumpClient
 from pumpclient.delivery.group_commit import GroupJournal, GroupWriter, PendingTransaction
 from pumpclient.delivery.session import Session
 from pumpclient.mysql.journal import Journal, settle
-from pumpclient.mysql.load.readers import (
-    Readers,
-    RowGroup,
-    Snapshot,
-    SnapshotSession,
-    TableJob,
-    snapshot,
-)
+from pumpclient.mysql.load.readers import Readers, RowGroup, SnapshotSession, TableJob, snapshot
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
-from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile, now_text
+from pumpclient.mysql.load.state import LoadState, now_text, read_state, write_state
 from pumpclient.mysql.load.tables import SourceTable, Targets, base_tables, check_engines, views
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from pumpclient.mysql.translate.statement_text import dialect_of
@@ -105,22 +99,6 @@ class Brake:
         self._free_s = max(self._free_s, now_s) + bytes_ / self.bytes_per_s
 
 
-@dataclass(frozen=True, slots=True)
-class Passing:
-    """The version of a table that its rows are encoded with, and the filter of its rows."""
-
-    table: Table
-    policy: RowPolicy | None = None
-
-    @property
-    def takes_all(self) -> bool:
-        return self.policy is None or self.policy.takes_all
-
-    def rows(self, rows: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the rows that pass as inserts; raise `NeedsOperator` if a rule says Error."""
-        return rows if self.policy is None else self.policy.passing(MutationType.INSERT, rows)
-
-
 class RowWriter:
     """Writes for one attempt; raises `NeedsOperator` or, for all other failures, `Retryable`."""
 
@@ -143,7 +121,9 @@ class RowWriter:
         # At most the bytes of one message stay in memory; more wait in a file.
         if sum(map(len, rows)) > options.spill_bytes // 4:
             changes.spool_all()
-        self._tried(lambda: self._writer.submit([PendingTransaction(changes, origin)], _nothing))
+        self._tried(
+            lambda: self._writer.submit([PendingTransaction(changes, origin)], lambda: None)
+        )
 
     def drain(self) -> None:
         self._tried(self._writer.drain)
@@ -159,10 +139,6 @@ class RowWriter:
             raise
         except PenstockError as error:
             raise Retryable(f"rows were not written: {error}", Code.LOAD_DISTURBED) from error
-
-
-def _nothing() -> None:
-    """Do nothing: `drain` reports."""
 
 
 log = logging.getLogger(__name__)
@@ -213,11 +189,10 @@ class Load:
     ) -> None:
         self._address = address
         self.client = client
-        self.file = StateFile(state_path)
+        self.path = state_path
         self.options = options
         self.say = say
         self._is_stopped = is_stopped
-        self._journal_path = state_path.with_suffix(".journal")
 
     def run(self, source: str, epoch: int) -> LoadState:
         """Load all remaining tables; the binlog then continues from `start`, with `floors`.
@@ -225,7 +200,7 @@ class Load:
         May be called again after any end, a killed process included. Raises `NeedsOperator` if a
         table cannot be loaded, `Retryable` after `attempts_max` failures in a row.
         """
-        state = self.file.read() or LoadState(source=source, epoch=epoch)
+        state = read_state(self.path) or LoadState(source=source, epoch=epoch)
         if (state.source, state.epoch) != (source, epoch):
             raise NeedsOperator(
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
@@ -235,7 +210,7 @@ class Load:
                 " creates the targets",
                 Code.LOAD_NOT_CONTINUED,
             )
-        with closing(Journal(self._journal_path)) as journal:
+        with closing(Journal(self.path.with_suffix(".journal"))) as journal:
             return self._completed(journal, state)
 
     def check_stopped(self) -> None:
@@ -254,7 +229,7 @@ class Load:
             except Retryable as error:
                 if self._is_stopped():
                     raise
-                state = self.file.read() or state
+                state = read_state(self.path) or state
                 failures = 0 if len(state.loaded) > loaded else failures + 1
                 if failures >= self.options.attempts_max:
                     raise
@@ -271,38 +246,44 @@ class Load:
                 of_load = cluster_id, state.source, readers, self.options.may_commit
                 sink = opened.enter_context(sink_sessions(self.options.sink, *of_load))
             taken = opened.enter_context(snapshot(self._address, readers + 1))
-            return _Attempt(self, journal, taken, sink, state).run()
+            return _Attempt(self, journal, *taken, sink, state).run()
 
 
 class _Attempt:
     """The work at one snapshot."""
 
     def __init__(
-        self, load: Load, journal: Journal, taken: Snapshot, sink: Sink | None, state: LoadState
+        self,
+        load: Load,
+        journal: Journal,
+        version: str,
+        place: BinlogPlace,
+        sessions: Sequence[SnapshotSession],
+        sink: Sink | None,
+        state: LoadState,
     ) -> None:
         self._client = load.client
-        self._file = load.file
+        self._path = load.path
         self._options = load.options
         self._say = load.say
         self._journal = journal
         self._check_stopped = load.check_stopped
-        self._place = BinlogPlace(taken.place.file, taken.place.position)
+        self._place = BinlogPlace(place.file, place.position)
         self._sink = sink
-        self._planner: SnapshotSession = taken.sessions[0]
-        self._sessions = taken.sessions[1:]
-        self._state = replace(state.next_attempt(taken.place), started=state.started or now_text())
+        self._planner, *self._sessions = sessions
+        self._state = replace(state.next_attempt(place), started=state.started or now_text())
         self._number = 0
-        self._passing: dict[Name, Passing] = {}
+        self._passing: dict[Name, tuple[Table, RowPolicy | None]] = {}
         self._targets = Targets(
             self._client,
             self._options.translator,
-            self._planner,
-            dialect_of(taken.identity.version),
+            self._planner.fetch,
+            dialect_of(version),
             self._next_origin,
         )
 
     def run(self) -> LoadState:
-        tables = [t for t in base_tables(self._planner) if self._is_wanted(*t.full_name)]
+        tables = [t for t in base_tables(self._planner.fetch) if self._is_wanted(*t.full_name)]
         self._forget_siblings(tables)
         state = self._state
         gone = state.begun - state.loaded.keys() - {t.full_name for t in tables}
@@ -313,14 +294,21 @@ class _Attempt:
                 self._say(f"{'.'.join(name)} is not on the server any more: it stays here")
             self._save(begun=state.begun - gone)
             state = self._state
-        for name in views(self._planner):
+        for name in views(self._planner.fetch):
             if self._is_wanted(*name):
                 self._say(f"{name[0]}.{name[1]} is a view and is not created: do it by hand")
         missing = [t for t in tables if t.full_name not in state.loaded]
         check_engines(missing)
         self._targets.check_definitions(missing)
         stale = state.begun - state.loaded.keys()
-        self._check_targets(missing, stale)
+        if not self._options.into_existing:
+            self._targets.check_free(missing, stale)
+        elif stale:
+            raise NeedsOperator(
+                f"a load into tables that others share ended early: {sorted(stale)}",
+                "remove this server's rows from them, remove load.json, and load again",
+                Code.LOAD_NOT_CONTINUED,
+            )
         names = frozenset(t.full_name for t in missing)
         self._save(begun=state.begun | names)
         self._targets.drop(stale, self._say)
@@ -341,19 +329,9 @@ class _Attempt:
         kept = {n: p for n, p in self._state.loaded.items() if not n[1] or target(*n) not in open_}
         self._state = replace(self._state, loaded=kept)
 
-    def _check_targets(self, tables: Iterable[SourceTable], stale: frozenset[Name]) -> None:
-        if not self._options.into_existing:
-            self._targets.check_free(tables, stale)
-        elif stale:
-            raise NeedsOperator(
-                f"a load into tables that others share ended early: {sorted(stale)}",
-                "remove this server's rows from them, remove load.json, and load again",
-                Code.LOAD_NOT_CONTINUED,
-            )
-
     def _save(self, **changes: object) -> None:
         self._state = replace(self._state, **changes)  # type: ignore[arg-type]
-        self._file.write(self._state)
+        write_state(self._path, self._state)
 
     def _next_origin(self) -> Origin:
         self._number += 1
@@ -370,23 +348,21 @@ class _Attempt:
             compiled, policy = self._targets.created(table), None
             if self._options.policy is not None:
                 policy = self._options.policy(table.schema, replace(compiled.info, name=table.name))
-            passing = self._passing[table.full_name] = Passing(compiled, policy)
-            jobs.append(self._job(table, passing, is_alone=sources[target] == 1))
+            self._passing[table.full_name] = compiled, policy
+            if self._sink is not None and (policy is None or policy.takes_all):
+                inserts = sql_rows(compiled.info, target)
+                is_known = inserts.is_known_by_key and sources[target] == 1
+                inserts = replace(inserts, is_known_by_key=is_known)
+                jobs.append(TableJob(table, inserts.reader, inserts))
+                continue
+            if self._sink is not None:
+                name = ".".join(table.full_name)
+                self._say(f"{name} goes through the Pumps: its rows are filtered")
+            jobs.append(TableJob(table, text_rows(compiled.info)))
         if self._sink is not None:
             direct = [self._targets.name(job.table) for job in jobs if job.inserts is not None]
             self._sink.wait_for(self._targets.last_ddl_ts, direct, self._check_stopped)
         return jobs
-
-    def _job(self, table: SourceTable, passing: Passing, *, is_alone: bool) -> TableJob:
-        info = passing.table.info
-        if self._sink is None:
-            return TableJob(table, text_rows(info))
-        if not passing.takes_all:
-            self._say(f"{table.schema}.{table.name} goes through the Pumps: its rows are filtered")
-            return TableJob(table, text_rows(info))
-        inserts = sql_rows(info, self._targets.name(table))
-        inserts = replace(inserts, is_known_by_key=inserts.is_known_by_key and is_alone)
-        return TableJob(table, inserts.reader, inserts)
 
     def _read(self, jobs: list[TableJob]) -> None:
         options, sink = self._options, self._sink
@@ -427,10 +403,12 @@ class _Attempt:
             self._say(progress.line())
 
     def _write(self, writer: RowWriter, group: RowGroup) -> int:
-        passing = self._passing[group.job.table.full_name]
-        rows = passing.rows(group.rows)
+        table, policy = self._passing[group.job.table.full_name]
+        rows: Sequence[bytes] = group.rows
+        if policy is not None:
+            rows = policy.passing(MutationType.INSERT, rows)
         if rows:
-            writer.write(passing.table, rows, self._next_origin())
+            writer.write(table, rows, self._next_origin())
         return len(rows)
 
     def _is_done(self, group: RowGroup) -> bool:

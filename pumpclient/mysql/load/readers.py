@@ -28,11 +28,10 @@ import pymysql
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.sink import SinkSession
-from pumpclient.mysql.load.state import BinlogPlace
 from pumpclient.mysql.load.tables import Range, SourceTable, chunks_of, packed, select
 from pumpclient.mysql.load.text_rows import PACKET_BYTES_MAX, SqlRows, TextRows
 from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
-from pumpclient.mysql.protocol.server import ServerIdentity, identify, is_tidb, master_status
+from pumpclient.mysql.protocol.server import BinlogPlace, identify, is_tidb, master_status
 
 log = logging.getLogger(__name__)
 
@@ -161,18 +160,13 @@ def _exactly(file: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
     return data[:size], data[size:]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Sessions with the same consistent state, and the end of the binlog at that state."""
-
-    identity: ServerIdentity
-    place: BinlogPlace
-    sessions: tuple[SnapshotSession, ...]
-
-
 @contextmanager
-def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
+def snapshot(
+    address: ServerAddress, count: int
+) -> Iterator[tuple[str, BinlogPlace, list[SnapshotSession]]]:
     """Open `count` sessions with the same consistent state for the `with`.
+
+    Yields also the server's version, and the end of the binlog at that state.
 
     Raises `NeedsOperator` when the user may not lock, `Retryable` when a long statement of another
     session prevents the lock.
@@ -182,8 +176,7 @@ def snapshot(address: ServerAddress, count: int) -> Iterator[Snapshot]:
         for _ in range(count):
             sessions.append(SnapshotSession(address))
             opened.callback(sessions[-1].close)
-        identity, place = _at_one_moment(address, sessions)
-        yield Snapshot(identity, place, tuple(sessions))
+        yield *_at_one_moment(address, sessions), sessions
 
 
 def _check_prepared(locker: Connection, address: ServerAddress) -> None:
@@ -202,7 +195,7 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
 
 def _at_one_moment(
     address: ServerAddress, sessions: Sequence[SnapshotSession]
-) -> tuple[ServerIdentity, BinlogPlace]:
+) -> tuple[str, BinlogPlace]:
     with address.session() as locker, locker.cursor() as cursor:
         identity = identify(locker)
         cursor.execute(f"SET SESSION lock_wait_timeout = {_LOCK_S}")
@@ -220,11 +213,11 @@ def _at_one_moment(
             _check_prepared(locker, address)
             for session in sessions:
                 session.begin()
-            status = master_status(locker, identity.flavor)
+            place = master_status(locker, identity.flavor)
         finally:
             with contextlib.suppress(pymysql.err.MySQLError):
                 cursor.execute("UNLOCK TABLES")
-    return identity, BinlogPlace(status.file, status.position, str(status.gtids))
+    return identity.version, place
 
 
 _QUEUED_PER_READER = 3
@@ -287,7 +280,7 @@ class Readers:
 
     def _planned(self) -> Iterator[tuple[TableJob, Range]]:
         for job in self._jobs:
-            for range_ in chunks_of(self._planner, job.table, self._rows_per_chunk):
+            for range_ in chunks_of(self._planner.fetch, job.table, self._rows_per_chunk):
                 job.chunks_begun += 1
                 yield job, range_
             job.is_planned = True

@@ -24,69 +24,13 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.log.files import replace_file
 from penstock.wire.binlog import Origin
+from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.rows.table_map import Name
-
-Floor = tuple[int, int]
-"""Number in the binlog file's name, and position."""
 
 ASKED = 0
 """The epoch of a load that was requested and has not started."""
 _VERSION = 1
 _ATTEMPT_BITS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class BinlogPlace:
-    """A place in a server's binlog, and every GTID before it, as text."""
-
-    file: str
-    position: int
-    gtids: str = ""
-
-    @property
-    def floor(self) -> Floor:
-        return file_number(self.file), self.position
-
-
-def file_number(file: str) -> int:
-    return int(file.rpartition(".")[2])
-
-
-@dataclass(frozen=True, slots=True)
-class Floors:
-    """The part of the binlog that the load already covers."""
-
-    places: dict[Name, Floor] = field(default_factory=dict)
-    epoch: int = 0
-    """The load's."""
-
-    @property
-    def highest(self) -> Floor:
-        """The position after which nothing is skipped any more."""
-        return max(self.places.values(), default=(0, 0))
-
-    @property
-    def after(self) -> str:
-        """The same as text, as a source's checkpoint has it."""
-        number, position = self.highest
-        return f"{number}:{position}"
-
-    def has(self, tables: tuple[Name, ...], place: Floor) -> bool:
-        """Return whether the load covers an event of these source tables that ends at `place`.
-
-        A database is a table named "". Raises `NeedsOperator` when that is true for only some of
-        several tables, as for a RENAME between two attempts.
-        """
-        loaded = {place <= self.places.get(name, (0, 0)) for name in tables}
-        if len(loaded) > 1:
-            names = ", ".join(f"{schema}.{table}" for schema, table in tables)
-            raise NeedsOperator(
-                f"a statement at {place} on {names} is loaded for a part of these tables",
-                "the load was begun again after it; stop the source and load once more"
-                " (penstock source reload --all), without such statements meanwhile",
-                Code.LOAD_NOT_CONTINUED,
-            )
-        return loaded == {True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +50,10 @@ class LoadState:
     ended: str = ""
 
     @property
-    def floors(self) -> Floors:
-        return Floors({name: place.floor for name, place in self.loaded.items()}, self.epoch)
+    def after(self) -> str:
+        """The highest floor as text, as a source's checkpoint has it."""
+        number, position = max((place.floor for place in self.loaded.values()), default=(0, 0))
+        return f"{number}:{position}"
 
     @property
     def report(self) -> dict[str, Any]:
@@ -128,60 +74,53 @@ class LoadState:
         return replace(self, attempt=self.attempt + 1, start=self.start or at)
 
 
-class StateFile:
-    """The file; raises `Corrupt` for invalid content, `NeedsOperator` when it cannot be written."""
+def read_state(path: Path) -> LoadState | None:
+    """Return the stored load; raise `Corrupt` or `NeedsOperator` for invalid content."""
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        raise Corrupt(
+            str(path), error.pos, f"not JSON: {error.msg}", code=Code.LOAD_NOT_CONTINUED
+        ) from error
+    if not isinstance(fields, dict) or fields.get("version") != _VERSION:
+        raise NeedsOperator(
+            f"{path} has no version {_VERSION}",
+            "use the Penstock that wrote it",
+            Code.LOAD_NOT_CONTINUED,
+        )
+    try:
+        return _state(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(
+            str(path), 0, f"it lacks or garbles {error}", code=Code.LOAD_NOT_CONTINUED
+        ) from error
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def read(self) -> LoadState | None:
-        try:
-            fields = json.loads(self._path.read_text())
-        except FileNotFoundError:
-            return None
-        except json.JSONDecodeError as error:
-            raise Corrupt(
-                str(self._path), error.pos, f"not JSON: {error.msg}", code=Code.LOAD_NOT_CONTINUED
-            ) from error
-        if not isinstance(fields, dict) or fields.get("version") != _VERSION:
-            raise NeedsOperator(
-                f"{self._path} has no version {_VERSION}",
-                "use the Penstock that wrote it",
-                Code.LOAD_NOT_CONTINUED,
-            )
-        try:
-            return _state(fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise Corrupt(
-                str(self._path), 0, f"it lacks or garbles {error}", code=Code.LOAD_NOT_CONTINUED
-            ) from error
-
-    def write(self, state: LoadState) -> None:
-        """Save durably."""
-        start = state.start
-        fields = {
-            "version": _VERSION,
-            "source": state.source,
-            "epoch": state.epoch,
-            "attempt": state.attempt,
-            "is_complete": state.is_complete,
-            "start": start and {"file": start.file, "position": start.position,
-                                "gtids": start.gtids},
-            "begun": sorted(map(list, state.begun)),
-            "loaded": sorted([*name, at.file, at.position] for name, at in state.loaded.items()),
-            "rows": sorted([*name, count] for name, count in state.rows.items()),
-            "started": state.started,
-            "ended": state.ended,
-        }  # fmt: skip
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(self._path, json.dumps(fields, indent=1).encode())
-        except OSError as error:
-            raise NeedsOperator(
-                f"{self._path} cannot be written: {error}",
-                "free the disk, or its rights",
-                Code.PATH_UNUSABLE,
-            ) from error
+def write_state(path: Path, state: LoadState) -> None:
+    """Save durably; raise `NeedsOperator` if the file cannot be written."""
+    start = state.start
+    fields = {
+        "version": _VERSION,
+        "source": state.source,
+        "epoch": state.epoch,
+        "attempt": state.attempt,
+        "is_complete": state.is_complete,
+        "start": start and {"file": start.file, "position": start.position, "gtids": start.gtids},
+        "begun": sorted(map(list, state.begun)),
+        "loaded": sorted([*name, at.file, at.position] for name, at in state.loaded.items()),
+        "rows": sorted([*name, count] for name, count in state.rows.items()),
+        "started": state.started,
+        "ended": state.ended,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps(fields, indent=1).encode())
+    except OSError as error:
+        raise NeedsOperator(
+            f"{path} cannot be written: {error}", "free the disk, or its rights", Code.PATH_UNUSABLE
+        ) from error
 
 
 def _state(fields: dict[str, Any]) -> LoadState:

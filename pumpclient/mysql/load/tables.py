@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
@@ -84,11 +84,6 @@ def integer_bounds(low: int, high: int, count: int) -> list[tuple[int]]:
     return [(low + span * n // count - 1,) for n in range(1, count)]
 
 
-def chunk_count(rows_estimated: int, rows_per_chunk: int) -> int:
-    """Return the number of chunks for a table; the estimate may be far off."""
-    return max(1, -(-rows_estimated // rows_per_chunk))
-
-
 def packed(rows: Iterator[list[bytes]], bytes_max: int) -> Iterator[list[bytes]]:
     """Yield encoded rows in groups of at most `bytes_max` bytes, but at least one row."""
     group: list[bytes] = []
@@ -117,10 +112,8 @@ IS_BOUND = "COALESCE(generation_expression, '') IN ('ROW START', 'ROW END')"
 _OF_SNAPSHOTS = ("InnoDB", "ROCKSDB", "TokuDB")
 
 
-class Fetch(Protocol):
-    """Runs a statement and returns its rows."""
-
-    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]: ...
+Fetch = Callable[..., list[tuple[Any, ...]]]
+"""Runs a statement, with a sequence of parameters if it has any, and returns its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,23 +141,23 @@ def parameter_safe(sql: str) -> str:
     return sql.replace("%", "%%")
 
 
-def base_tables(session: Fetch) -> list[SourceTable]:
+def base_tables(fetch: Fetch) -> list[SourceTable]:
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
-    found = session.fetch(
+    found = fetch(
         "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"  # noqa: S608
         f" WHERE table_type IN (%s, %s) AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
         (*TABLE_TYPES, *SYSTEM_SCHEMAS),
     )
-    keys = _keys(session)
+    keys = _keys(fetch)
     return [
         SourceTable(str(s), str(t), str(engine), _number(count), *keys.get((str(s), str(t)), ()))
         for s, t, engine, count in found
     ]
 
 
-def views(session: Fetch) -> list[Name]:
+def views(fetch: Fetch) -> list[Name]:
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
-    found = session.fetch(
+    found = fetch(
         "SELECT table_schema, table_name FROM information_schema.tables"  # noqa: S608
         f" WHERE table_type = 'VIEW' AND table_schema NOT IN ({marks})",
         SYSTEM_SCHEMAS,
@@ -176,10 +169,10 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, int) else 0
 
 
-def _keys(session: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]:
+def _keys(fetch: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return the primary keys of complete columns that are ordered as they compare."""
     marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
-    found = session.fetch(
+    found = fetch(
         "SELECT s.table_schema, s.table_name, s.column_name, c.data_type, s.sub_part"  # noqa: S608
         " FROM information_schema.statistics s JOIN information_schema.columns c"
         " ON c.table_schema = s.table_schema AND c.table_name = s.table_name"
@@ -214,32 +207,15 @@ def check_engines(tables: Sequence[SourceTable]) -> None:
         )
 
 
-def create_database(session: Fetch, schema: str, target: str) -> str:
-    ((charset, collation),) = session.fetch(
-        "SELECT default_character_set_name, default_collation_name"
-        " FROM information_schema.schemata WHERE schema_name = %s",
-        (schema,),
-    )
-    return (
-        f"CREATE DATABASE IF NOT EXISTS {quote_name(target)}"
-        f" CHARACTER SET {charset} COLLATE {collation}"
-    )
-
-
-def create_table(session: Fetch, table: SourceTable) -> str:
-    name = quote_path(*table.full_name)
-    return str(session.fetch(f"SHOW CREATE TABLE {name}")[0][1])
-
-
-def chunks_of(session: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterator[Range]:
+def chunks_of(fetch: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterator[Range]:
     """Yield ranges that together cover every row of a table, computed on demand."""
-    count = chunk_count(table.rows_estimated, rows_per_chunk)
-    if not table.key or count == 1:
+    count = -(-table.rows_estimated // rows_per_chunk)
+    if not table.key or count <= 1:
         yield Range()
         return
     columns = quoted_key(table)
     if len(columns) == 1 and table.key_types[0] in INTEGER_TYPES:
-        ((low, high),) = session.fetch(
+        ((low, high),) = fetch(
             f"SELECT MIN({columns[0]}), MAX({columns[0]}) FROM {table.quoted}".replace("%%", "%")  # noqa: S608
         )
         if isinstance(low, int) and isinstance(high, int):
@@ -250,7 +226,7 @@ def chunks_of(session: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterat
     while True:
         condition, values = Range(after).condition(columns)
         where = f" WHERE {condition}" if condition else ""
-        found = session.fetch(
+        found = fetch(
             f"SELECT {listed} FROM {table.quoted}{where} ORDER BY {listed}"  # noqa: S608
             " LIMIT 1 OFFSET %s",
             (*values, rows_per_chunk - 1),
@@ -279,7 +255,7 @@ def select(
 
 
 class Targets:
-    """The targets of one attempt; `planner` is a session in its snapshot.
+    """The targets of one attempt; `fetch` is of a session in its snapshot.
 
     `next_origin` numbers its DDL.
     """
@@ -288,13 +264,13 @@ class Targets:
         self,
         client: PumpClient,
         translator: Translator,
-        planner: Fetch,
+        fetch: Fetch,
         dialect: Dialect,
         next_origin: Callable[[], Origin],
     ) -> None:
         self._client = client
         self._translator = translator
-        self._planner = planner
+        self._fetch = fetch
         self._dialect = dialect
         self._next_origin = next_origin
         self.last_ddl_ts = 0
@@ -369,7 +345,15 @@ class Targets:
                 self._ddl(f"DROP TABLE {quote_path(*target)}")
 
     def create_database(self, schema: str, target: str) -> None:
-        self._ddl(create_database(self._planner, schema, target))
+        ((charset, collation),) = self._fetch(
+            "SELECT default_character_set_name, default_collation_name"
+            " FROM information_schema.schemata WHERE schema_name = %s",
+            (schema,),
+        )
+        self._ddl(
+            f"CREATE DATABASE IF NOT EXISTS {quote_name(target)}"
+            f" CHARACTER SET {charset} COLLATE {collation}"
+        )
 
     def created(self, table: SourceTable) -> Table:
         target = self.name(table)
@@ -378,7 +362,8 @@ class Targets:
         return self._client.compiled(quote_path(*target))
 
     def _translated(self, table: SourceTable) -> str:
-        text = plain_text(create_table(self._planner, table), 0, self._dialect)
+        ((_, written),) = self._fetch(f"SHOW CREATE TABLE {quote_path(*table.full_name)}")
+        text = plain_text(str(written), 0, self._dialect)
         text = explicit(text, built_into(self._dialect))
         made = replace(self._translator, online=None).translate(text, table.schema, {})
         assert len(made.pieces) == 1, f"{table.full_name} is replicated and is one statement"

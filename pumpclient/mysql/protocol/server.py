@@ -35,12 +35,20 @@ class ServerIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class MasterStatus:
-    """The current end of a server's binlog, and every GTID in it."""
+class BinlogPlace:
+    """A place in a server's binlog, and every GTID before it, as text."""
 
     file: str
     position: int
-    gtids: GtidSet
+    gtids: str = ""
+
+    @property
+    def floor(self) -> tuple[int, int]:
+        """Number in the file's name, and position."""
+        return int(self.file.rpartition(".")[2]), self.position
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.position}"
 
 
 def version_of(connection: Connection) -> str:
@@ -84,7 +92,7 @@ def first_known(connection: Connection, *statements: str) -> list[dict[str, obje
     return rows(connection, statements[-1])
 
 
-def master_status(connection: Connection, flavor: Flavor) -> MasterStatus:
+def master_status(connection: Connection, flavor: Flavor) -> BinlogPlace:
     """Return the end of the binlog; raise `NeedsOperator` if the server writes no binlog."""
     found = first_known(connection, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
     if not found:
@@ -94,7 +102,7 @@ def master_status(connection: Connection, flavor: Flavor) -> MasterStatus:
         gtids = binlog_gtids(connection, flavor)
     else:
         gtids = parse_gtid_set(str(row["executed_gtid_set"]), flavor)
-    return MasterStatus(str(row["file"]), int(str(row["position"])), gtids)
+    return BinlogPlace(str(row["file"]), int(str(row["position"])), str(gtids))
 
 
 def binlog_gtids(connection: Connection, flavor: Flavor) -> GtidSet:

@@ -182,7 +182,6 @@ class RelayReceiver:
         self._folder: RelayFolder | None = None
         self._stream: BinlogStream | None = None
         self._transformer: Transformer | None = None
-        self._uuid = ""
         self._saved: Meta | None = None
         self._synced_s = time.monotonic()
         self._measured = (time.monotonic(), 0)

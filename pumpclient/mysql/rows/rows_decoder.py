@@ -145,7 +145,6 @@ class Decoder:
         self._readings = [reading_of(column) for column in table_map.columns]
         self._read = read_rows(self._readings, range(width), table_map.name)
         self._json = [n for n, c in enumerate(table_map.columns) if c.type is WireType.JSON]
-        self._full = (1 << width) - 1
         # The usual event has these bytes after id and flags, and needs no other check: then the
         # offset of its images, and how its rows are paired.
         self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}

@@ -116,7 +116,7 @@ def _current(
             with connection.cursor() as cursor:
                 cursor.execute("UNLOCK TABLES")
     log.info("begins at %s:%d; %d tables were defined", status.file, status.position, count)
-    return _at(root, identity, status.file, status.position, gtids=str(status.gtids))
+    return _at(root, identity, status.file, status.position, gtids=status.gtids)
 
 
 def _locked(connection: Connection) -> bool:

@@ -56,9 +56,8 @@ from pumpclient.mysql.source.state.overrides import (
 from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext
 from pumpclient.mysql.source.sync.loading import (
     begin_epoch,
-    floors_of,
     is_load_asked,
-    load_report,
+    load_state,
     load_tables,
     reloaded,
 )
@@ -251,7 +250,7 @@ class SourceService:
             counters=self.counters,
             source_id=config.source_id,
             flavor=flavor,
-            floors=floors_of(config),
+            load=load_state(config),
             cancel_reload=self._cancel_reload,
         )
         self.reloads = Reloads(
@@ -319,8 +318,9 @@ class SourceService:
                 self.counters.state = "loading"
                 start, gtids = self._loaded(store, client, epoch)
             found = first_checkpoint(start, root, self._address, self._stream, tables, epoch)
-            after = floors_of(self._config).after if loads else ""
-            found = replace(found, gtids=gtids or found.gtids, loaded=after)
+            load = load_state(self._config) if loads else None
+            loaded = load.after if load is not None else ""
+            found = replace(found, gtids=gtids or found.gtids, loaded=loaded)
             if self._config.mode != "full":  # Changes before this place are not in the stream.
                 cascades.look_at_server(self._address)
             save_with_retries(store, self._stopped, found)
@@ -330,7 +330,8 @@ class SourceService:
                 save_with_retries(store, self._stopped, moved)
                 found = moved
         self._take(found)
-        self.counters.load = load_report(self._config)
+        ended = load_state(self._config)
+        self.counters.load = ended.report if ended is not None else {}
         log.info("source %s continues after %s", self._config.source_id, found.done)
         return found
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -144,8 +144,3 @@ def compared(
             pairs = zip(names, there, here, strict=True)
             differing[key] = "changed", tuple(name for name, a, b in pairs if a != b)
     return differing, undecided
-
-
-def reached(origins: Mapping[str, Sequence[int]], source: str, floor: tuple[int, int]) -> bool:
-    place = origins.get(source)
-    return place is not None and tuple(place[1:]) >= floor

@@ -20,7 +20,6 @@ from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.readers import SnapshotSession
-from pumpclient.mysql.load.state import file_number
 from pumpclient.mysql.load.tables import (
     IS_BOUND,
     SYSTEM_SCHEMAS,
@@ -31,16 +30,9 @@ from pumpclient.mysql.load.tables import (
     quoted_key,
 )
 from pumpclient.mysql.protocol.address import ServerAddress, server_errors
-from pumpclient.mysql.protocol.server import cluster_ts, master_status, version_of
+from pumpclient.mysql.protocol.server import BinlogPlace, cluster_ts, master_status, version_of
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.verify.comparison import (
-    BINARY,
-    FLOATS,
-    INTEGERS,
-    ComparedColumn,
-    Key,
-    reached,
-)
+from pumpclient.mysql.verify.comparison import BINARY, FLOATS, INTEGERS, ComparedColumn, Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +53,26 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class BinlogEnd:
-    """Where a server's binlog ended."""
+class End:
+    """Where an upstream ended: in a server's binlog, or at a timestamp of a TiDB's cluster."""
 
-    file: str
-    offset: int
+    at: BinlogPlace | int
 
     def is_in(self, position: Position, source: str) -> bool:
         """Return whether a downstream at `position` has everything up to this end."""
-        floor = file_number(self.file), self.offset
-        return reached(position.origins, position.source(source), floor)
+        if isinstance(self.at, int):
+            return position.commit_ts >= self.at
+        place = position.origins.get(position.source(source))
+        return place is not None and tuple(place[1:]) >= self.at.floor
 
     def doubt(self, position: Position, source: str) -> str:
         """Return a line for a wait that ended without proof that this end was reached."""
         names = position.sources()
+        if isinstance(self.at, int):
+            return (
+                f"the downstream's checkpoint is at {position.commit_ts}: what differs may be under"
+                f" way, up to {self}"
+            )
         if not names:
             what = (
                 "the downstream's checkpoint names no source: what differs may be under way, from"
@@ -83,34 +81,17 @@ class BinlogEnd:
             several = ", ".join(names)
             what = (
                 f"which of {several} brings this? Without --source what differs may be under way,"
+                " at"
             )
-            what += " at"
         else:
-            what = "the downstream did not show in time that it is there: what differs may be under"
-            what += " way, at"
+            what = (
+                "the downstream did not show in time that it is there: what differs may be under"
+                " way, at"
+            )
         return f"{what} {self}"
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.offset}"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterTime:
-    """A timestamp of a TiDB's cluster."""
-
-    ts: int
-
-    def is_in(self, position: Position, source: str) -> bool:
-        return position.commit_ts >= self.ts
-
-    def doubt(self, position: Position, source: str) -> str:
-        return (
-            f"the downstream's checkpoint is at {position.commit_ts}: what differs may be under"
-            f" way, up to {self}"
-        )
-
-    def __str__(self) -> str:
-        return f"commit_ts {self.ts}"
+        return f"commit_ts {self.at}" if isinstance(self.at, int) else str(self.at)
 
 
 Checksum = tuple[object, ...]
@@ -163,17 +144,17 @@ class MysqlSide:
         self._snapshot = SnapshotSession(address)
         self._snapshot.connection.decoders = {}  # Values as text.
 
-    def end(self) -> BinlogEnd | ClusterTime:
+    def end(self) -> End:
         assert self.flavor is not None
         with self._address.session() as connection:
-            if self.session.is_tidb:
-                return ClusterTime(cluster_ts(connection))
-            status = master_status(connection, self.flavor)
-        return BinlogEnd(status.file, status.position)
+            is_tidb = self.session.is_tidb
+            return End(
+                cluster_ts(connection) if is_tidb else master_status(connection, self.flavor)
+            )
 
     def tables(self) -> list[Name]:
         """Return all tables, except those of the server itself and of the Drainer."""
-        return [table.full_name for table in base_tables(self.session)]
+        return [table.full_name for table in base_tables(self.session.fetch)]
 
     def columns(self, table: SourceTable) -> tuple[ComparedColumn, ...]:
         """Return a table's columns, empty if the table does not exist."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -189,7 +189,7 @@ class Verifier:
 
     def run(self) -> VerifyReport:
         """Compare everything; raises `NeedsOperator` and `Retryable` when that cannot be done."""
-        tables = {table.full_name: table for table in base_tables(self._up.session)}
+        tables = {table.full_name: table for table in base_tables(self._up.session.fetch)}
         names = self._options.names
         targets = names.targets(tables)
         merged = names.merged(targets)
@@ -246,7 +246,7 @@ class Verifier:
             self._note_only_there(str(pair), "column", only_there)
         is_alike = self._up.flavor is self._down.flavor and not pair.is_merged
         by_server = is_alike and not any(c.type == "json" for c in columns)
-        for range_ in self._chunks(pair.here):
+        for range_ in chunks_of(self._up.session.fetch, pair.here, self._options.rows_per_chunk):
             report.chunks += 1
             if by_server:
                 self._up.refresh()
@@ -256,9 +256,6 @@ class Verifier:
                     report.commit_ts = self._down.position().commit_ts
                     continue
             self._by_rows(pair, columns, range_, can_repair=not only_there)
-
-    def _chunks(self, table: SourceTable) -> Iterator[Range]:
-        yield from chunks_of(self._up.session, table, self._options.rows_per_chunk)
 
     def _by_rows(
         self,

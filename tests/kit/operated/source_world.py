@@ -34,8 +34,9 @@ from pumpclient.errors import Failure, Reason
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load import state as load_state
-from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile
+from pumpclient.mysql.load.state import LoadState, read_state, write_state
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.source import command
@@ -328,7 +329,7 @@ class _Load:
         self, address: Any, client: _Client, path: Path, options: Any, *, is_stopped: Any
     ) -> None:
         self._world = client._world
-        self._client, self._file, self._options = client, StateFile(path), options
+        self._client, self._path, self._options = client, path, options
         self._journal, self._is_stopped = path.with_suffix(".journal"), is_stopped
 
     def run(self, source: str, epoch: int) -> LoadState:
@@ -340,10 +341,10 @@ class _Load:
             sql = "" if found is None else found.definition(name)
         place = BinlogPlace(str(end.file), end.position)
         self._options.before_changes(place, frozenset() if found else self._options.only)
-        state = self._file.read()
+        state = read_state(self._path)
         assert state is not None
         state = state.next_attempt(place)
-        self._file.write(state)
+        write_state(self._path, state)
         self._world.while_loading()
         numbers = iter(range(1, 1 << 20))
         for each in (f"DROP TABLE IF EXISTS {schema}.{name}", *filter(None, [sql])):
@@ -371,7 +372,7 @@ class _Load:
             journal.close()
         done = replace(state, loaded={(schema, name): place}, is_complete=True)
         done = replace(done, rows={(schema, name): len(rows)} if found else {})
-        self._file.write(done)
+        write_state(self._path, done)
         return done
 
 

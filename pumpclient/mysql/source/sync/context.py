@@ -13,7 +13,7 @@ from typing import Any
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal import Journal
-from pumpclient.mysql.load.state import Floors
+from pumpclient.mysql.load.state import LoadState
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl.execution import Statements
@@ -43,7 +43,6 @@ class SourceCounters:
     """The result of the initial load, or of a reload of all tables; empty without one."""
     read_location: Location | None = None
     read_bytes: int = 0
-    seen_location: Location | None = None
     seen_s: int = 0
     idle: bool = False
     checkpoint: Checkpoint | None = None
@@ -66,10 +65,6 @@ class SourceCounters:
 
     def history(self, count: int) -> None:
         self.history_rows += count
-
-    def seen(self, end: Location, timestamp_s: int) -> None:
-        self.seen_location = end
-        self.seen_s = timestamp_s
 
     def committed(self, checkpoint: Checkpoint, count: int) -> None:
         self.checkpoint = checkpoint
@@ -100,6 +95,6 @@ class SyncContext:
     counters: SourceCounters
     source_id: str
     flavor: Flavor
-    floors: Floors = field(default_factory=Floors)
+    load: LoadState | None = None
     cancel_reload: Callable[[Sequence[Name]], None] = lambda names: None
     """Ends the reload of any of these tables, because a statement moves it."""

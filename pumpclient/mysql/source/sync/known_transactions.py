@@ -13,18 +13,10 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.files import listed_gtids
-from pumpclient.mysql.events.frame import HEADER, Checksum, EventType, body_of
+from pumpclient.mysql.events.frame import HEADER, Checksum, EventType
 from pumpclient.mysql.events.transactions import MARIADB_BEGIN, mysql_gtid_of
-from pumpclient.mysql.gtid import (
-    Flavor,
-    GtidSet,
-    MariadbGtid,
-    MariadbGtidSet,
-    parse_gtid_set,
-    union,
-)
-from pumpclient.mysql.load.state import Floor, Floors
+from pumpclient.mysql.gtid import GtidSet, MariadbGtid, MariadbGtidSet
+from pumpclient.mysql.load.state import LoadState
 from pumpclient.mysql.protocol.address import RELOAD_ALL
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
@@ -88,47 +80,17 @@ class KnownTransactions:
         return found is not None and found in gtids
 
 
-LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
-"""The types of events that list the transactions of all earlier files."""
-
-
-class SeenGtids:
-    """Grows with each transaction, and with the list at a file's start."""
-
-    def __init__(self, text: str, flavor: Flavor) -> None:
-        self._flavor = flavor
-        self._gtids: GtidSet = parse_gtid_set(text, flavor)
-
-    def __str__(self) -> str:
-        return str(self._gtids)
-
-    def copy(self) -> GtidSet:
-        return self._gtids.copy()
-
-    def clear(self) -> None:
-        """Forget all GTIDs, because the server's history starts again."""
-        self._gtids = parse_gtid_set("", self._flavor)
-
-    def add(self, gtid: str) -> None:
-        if isinstance(self._gtids, MariadbGtidSet):
-            self._gtids.add(MariadbGtid(*map(int, gtid.split("-"))))
-        else:
-            self._gtids = self._gtids.union(type(self._gtids).parse(gtid))
-
-    def add_list(self, type_: int, event: bytes, checksum: Checksum) -> None:
-        """Add the GTIDs of all earlier files, which were all replicated or skipped."""
-        self._gtids = union(self._gtids, listed_gtids(type_, body_of(event, checksum)))
-
-
 class CatchUp:
     """The part of the binlog that was loaded; `at` is the end of the event that is being read."""
 
-    def __init__(self, floors: Floors, checkpoint: Checkpoint) -> None:
-        """Start after `checkpoint`; raise `NeedsOperator` for the floors of another load."""
-        self._floors = floors
+    def __init__(self, load: LoadState | None, checkpoint: Checkpoint) -> None:
+        """Start after `checkpoint`; raise `NeedsOperator` for the state of another load."""
         self.at = checkpoint.place
-        is_same_epoch = checkpoint.epoch == floors.epoch
-        if checkpoint.is_within_load and not (is_same_epoch and floors.after == checkpoint.loaded):
+        is_same = load is not None and load.epoch == checkpoint.epoch
+        loaded = load.loaded if load is not None and is_same else {}
+        if checkpoint.is_within_load and not (
+            load is not None and is_same and load.after == checkpoint.loaded
+        ):
             raise NeedsOperator(
                 f"the source is at {checkpoint.done}, its load has rows up to {checkpoint.loaded},"
                 " and the file in data-dir that says of which tables is missing or is of another"
@@ -136,10 +98,29 @@ class CatchUp:
                 f"put the source's .load.json back as it was after the load; or {RELOAD_ALL}",
                 Code.SOURCE_STATE_DAMAGED,
             )
-        self.is_active = is_same_epoch and _floor(self.at) < floors.highest
+        self._floors = {name: place.floor for name, place in loaded.items()}
+        self._highest = max(self._floors.values(), default=(0, 0))
+        self.is_active = _floor(self.at) < self._highest
 
     def has(self, *tables: Name) -> bool:
-        return self.is_active and self._floors.has(tables, _floor(self.at))
+        """Return whether the load covers an event of these tables that ends at `at`.
+
+        A database is a table named "". Raises `NeedsOperator` when that is true for only some of
+        several tables, as for a RENAME between two attempts.
+        """
+        if not self.is_active:
+            return False
+        place = _floor(self.at)
+        loaded = {place <= self._floors.get(name, (0, 0)) for name in tables}
+        if len(loaded) > 1:
+            names = ", ".join(f"{schema}.{table}" for schema, table in tables)
+            raise NeedsOperator(
+                f"a statement at {place} on {names} is loaded for a part of these tables",
+                "the load was begun again after it; stop the source and load once more"
+                " (penstock source reload --all), without such statements meanwhile",
+                Code.LOAD_NOT_CONTINUED,
+            )
+        return loaded == {True}
 
     def without_loaded(self, translation: Translation) -> Translation:
         if not self.is_active:
@@ -153,7 +134,7 @@ class CatchUp:
     def passed(self) -> bool:
         """Note the end of a transaction; True while tables must be looked up again."""
         was_active = self.is_active
-        if was_active and _floor(self.at) >= self._floors.highest:
+        if was_active and _floor(self.at) >= self._highest:
             self.is_active = False
             log.info("the binlog has passed the load: the tables are of one moment from here on")
         return was_active
@@ -164,5 +145,5 @@ class CatchUp:
             raise changed_within_load()
 
 
-def _floor(place: Location) -> Floor:
+def _floor(place: Location) -> tuple[int, int]:
     return place.file.number, place.position

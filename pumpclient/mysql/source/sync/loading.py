@@ -26,13 +26,13 @@ from penstock.filters import Rules
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.load.state import ASKED, Floors, LoadState, StateFile
+from pumpclient.mysql.load.state import ASKED, LoadState, read_state, write_state
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables
 from pumpclient.mysql.source.state.checkpoint import SourceStore, fresh_epoch, sources
 from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
-from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Translator
+from pumpclient.mysql.translate.ddl_pieces import Translator
 
 
 def siblings(config: SourceConfig, rules: Rules, names: Iterable[Name]) -> frozenset[Name]:
@@ -90,6 +90,10 @@ def state_path(config: SourceConfig) -> Path:
     return config.data_dir / f"{config.source_id}.load.json"
 
 
+def load_state(config: SourceConfig) -> LoadState | None:
+    return read_state(state_path(config))
+
+
 def load_tables(
     config: SourceConfig,
     client: PumpClient,
@@ -107,7 +111,8 @@ def load_tables(
     online = config.online_ddl.rules()
 
     def is_replicated(schema: str, table: str) -> bool:
-        return rules.is_replicated(schema, table) and not _is_shadow(online, table)
+        is_copy = online is not None and online.is_copy(table)
+        return rules.is_replicated(schema, table) and not is_copy
 
     settings = config.load
     options = LoadOptions(
@@ -123,16 +128,12 @@ def load_tables(
     load = Load(
         config.source.address(), client, state_path(config), options, is_stopped=stopped.is_set
     )
-    asked = load.file.read()
+    asked = read_state(load.path)
     if asked is not None and asked.epoch == ASKED:
-        load.file.write(replace(asked, epoch=epoch))
+        write_state(load.path, replace(asked, epoch=epoch))
     start = load.run(config.source_id, epoch).start
     assert start is not None, "a load that is complete began somewhere"
-    return f"{start.file}:{start.position}", start.gtids
-
-
-def _is_shadow(online: OnlineDdl | None, table: str) -> bool:
-    return online is not None and online.is_copy(table)
+    return str(start), start.gtids
 
 
 def begin_epoch(config: SourceConfig, client: PumpClient, store: SourceStore) -> int:
@@ -140,7 +141,7 @@ def begin_epoch(config: SourceConfig, client: PumpClient, store: SourceStore) ->
 
     It is the load's if a process ended within a load, else an unused epoch.
     """
-    begun, load = store.begun(), StateFile(state_path(config)).read()
+    begun, load = store.begun(), load_state(config)
     if load is not None and load.epoch != ASKED and not begun.is_followed:
         last = client.last_ddl_origin(config.source_id)
         # Before epochs were stored, only the cluster's DDL proves that the load is this cluster's.
@@ -154,18 +155,8 @@ def begin_epoch(config: SourceConfig, client: PumpClient, store: SourceStore) ->
 
 def is_load_asked(config: SourceConfig) -> bool:
     """Return whether an operator requested a load, or a requested load is unfinished."""
-    load = StateFile(state_path(config)).read()
+    load = load_state(config)
     return load is not None and not load.is_complete
-
-
-def floors_of(config: SourceConfig) -> Floors:
-    state = StateFile(state_path(config)).read()
-    return Floors() if state is None else state.floors
-
-
-def load_report(config: SourceConfig) -> dict[str, Any]:
-    state = StateFile(state_path(config)).read()
-    return {} if state is None else state.report
 
 
 _NAMED_MAX = 20
@@ -195,11 +186,11 @@ def reload_all(config: SourceConfig, *, accepts_gap: bool = False) -> str:
         try:
             store.forget()
             aside = _put_aside(config)
-            file = StateFile(state_path(config))
-            before = file.read()
+            before = load_state(config)
             known = before.begun | before.loaded.keys() if before is not None else set()
             gone = sorted(name for name in known - names if name[1])
-            file.write(LoadState(source=config.source_id, epoch=ASKED, begun=names))
+            asked = LoadState(source=config.source_id, epoch=ASKED, begun=names)
+            write_state(state_path(config), asked)
         finally:
             store.close()
     return (

@@ -44,8 +44,9 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters import Rules
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.load.state import BinlogPlace, LoadState, StateFile, now_text
+from pumpclient.mysql.load.state import LoadState, now_text, read_state, write_state
 from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import Growth, RelayReader
 from pumpclient.mysql.rows.table_map import Name
@@ -121,7 +122,7 @@ class Reload:
         found = self._follow.load()
         if found is not None:
             return found.place
-        state = StateFile(self._load_file).read()
+        state = read_state(self._load_file)
         if state is None or state.start is None:
             return None
         # During the load, the snapshot is at least as new as the first attempt's.
@@ -169,8 +170,7 @@ class Reload:
         self._join(loaded)
 
     def _loaded(self) -> LoadState:
-        here, file = self._here, StateFile(self._load_file)
-        state = file.read()
+        here, state = self._here, read_state(self._load_file)
         # In a restored etcd a number may occur twice; files of the first occurrence do not count.
         if state is None or not self.names <= state.begun:
             self._remove_files()
@@ -179,7 +179,7 @@ class Reload:
             state = LoadState(
                 source=self._source, epoch=epoch, begun=self.names, started=now_text()
             )
-            file.write(state)
+            write_state(self._load_file, state)
         if not state.is_complete:
             settings = here.config.load
             options = LoadOptions(

@@ -41,14 +41,16 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.wire.binlog import Origin
 from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.mysql.events.files import FormatDescription, description_digest
+from pumpclient.mysql.events.files import FormatDescription, description_digest, listed_gtids
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     HEADER_SIZE,
     Checksum,
     EventType,
+    body_of,
     checksum_holds,
 )
+from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet, MysqlGtidSet, parse_gtid_set, union
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader
 from pumpclient.mysql.rows.table_map import Name, TableMap
@@ -59,12 +61,7 @@ from pumpclient.mysql.source.state.overrides import forget_overrides
 from pumpclient.mysql.source.state.skipped import SkippedTables, Verdict
 from pumpclient.mysql.source.sync.context import SyncContext
 from pumpclient.mysql.source.sync.grouping import Gatherer
-from pumpclient.mysql.source.sync.known_transactions import (
-    LISTS,
-    CatchUp,
-    KnownTransactions,
-    SeenGtids,
-)
+from pumpclient.mysql.source.sync.known_transactions import CatchUp, KnownTransactions
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.ddl_pieces import Translation, Verb
 from pumpclient.mysql.translate.outputs import (
@@ -86,7 +83,8 @@ _LOGGED_BYTES = 500
 _GROUP_BYTES_MAX = 4 << 20
 _CHECKPOINT_INTERVAL_S = 1.0
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
-_OF_FILES = (_DESCRIPTION, *LISTS)
+_LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
+_OF_FILES = (_DESCRIPTION, *_LISTS)
 _before_ddl = failpoints.point("source.before_ddl")
 _after_ddl = failpoints.point("source.after_ddl")
 _before_checkpoint = failpoints.point("source.before_checkpoint")
@@ -114,7 +112,7 @@ class Syncer:
         self._saved = checkpoint
         self._saved_s = time.monotonic()
         self._stopped = threading.Event()
-        self._gtids = SeenGtids(checkpoint.gtids, context.flavor)
+        self._gtids = parse_gtid_set(checkpoint.gtids, context.flavor)
         self._end = checkpoint.place
         self._written = checkpoint.written_place
         self._restart: Location | None = None  # As of `_end`, once that is beyond the checkpoint.
@@ -122,7 +120,7 @@ class Syncer:
         self._described = self._end_described = checkpoint.described
         self._checksum = Checksum.NONE
         self._known = self._known_from(checkpoint)
-        self._catch_up = CatchUp(context.floors, checkpoint)
+        self._catch_up = CatchUp(context.load, checkpoint)
         self._left_out = SkippedTables(checkpoint.left_out)
         self._assembler = self._assembler_from(checkpoint.place)
         client_options = context.client.session.options
@@ -213,8 +211,9 @@ class Syncer:
             self._drop_open()
         elif self._checksum and crc32(event) != CRC_OF_WHOLE:
             raise self._reader.damaged(begin)
-        elif type_ in LISTS:
-            self._gtids.add_list(type_, event, self._checksum)
+        elif type_ in _LISTS:
+            # All of these were replicated or skipped.
+            self._gtids = union(self._gtids, listed_gtids(type_, body_of(event, self._checksum)))
         if self._known.is_needed and self._known.is_skipped(event, self._checksum):
             return
         self._catch_up.at = end
@@ -300,7 +299,7 @@ class Syncer:
         if self._left_out.finish(str(finished.end)):
             self._context.counters.left_out = self._left_out.tables
         self._advance(finished.end, finished.gtid)
-        self._context.counters.seen(finished.end, finished.timestamp_s)
+        self._context.counters.seen_s = finished.timestamp_s
         if is_large or self._gatherer.is_full:
             self._submit()
 
@@ -326,7 +325,7 @@ class Syncer:
         self._note_skipped(statement, translation, verdict)
         self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
         self._advance(statement.end, statement.gtid)
-        counters.seen(statement.end, statement.timestamp_s)
+        counters.seen_s = statement.timestamp_s
         counters.statement_place = ""
         if pieces:
             counters.ddl += 1
@@ -382,7 +381,10 @@ class Syncer:
 
     def _advance(self, end: Location, gtid: str) -> None:
         if gtid:
-            self._gtids.add(gtid)
+            if isinstance(self._gtids, MariadbGtidSet):
+                self._gtids.add(MariadbGtid(*map(int, gtid.split("-"))))
+            else:
+                self._gtids = self._gtids.union(MysqlGtidSet.parse(gtid))
         self._end, self._restart = end, self._assembler.restart
         self._end_described = self._described
 
@@ -458,7 +460,7 @@ class Syncer:
         server = self._reader.server()
         is_accepted = self._checkpoint.accepts.startswith(f"{server} {begin.file} ")
         if is_accepted:
-            self._gtids.clear()
+            self._gtids = parse_gtid_set("", self._context.flavor)
         elif server == self._checkpoint.server:
             raise NeedsOperator(
                 f"{server} was reset or put back: its {begin} does not continue {self._end}",

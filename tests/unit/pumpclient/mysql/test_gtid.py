@@ -48,7 +48,6 @@ def test_mysql_sets_join_and_part_like_sets(one: list[MysqlGtid], other: list[My
     a, b = mysql_set(one), mysql_set(other)
     assert a.union(b) == mysql_set([*one, *other])
     assert a.subtract(b) == mysql_set([gtid for gtid in one if gtid not in other])
-    assert a.contains(b) == (set(other) <= set(one))
     assert bool(a) == bool(one)
 
 
@@ -121,8 +120,8 @@ def test_cut_or_wrong_bytes_are_refused_or_another_set(
 def test_a_mariadb_set_survives_its_text(gtids: list[MariadbGtid]) -> None:
     held = MariadbGtidSet(gtids)
     assert MariadbGtidSet.parse(str(held)) == held
-    assert MariadbGtidSet(held.position()).contains(held)
-    assert held.contains(held.copy())
+    assert not held.subtract(MariadbGtidSet(held.position()))
+    assert held.copy() == held
 
 
 @given(mariadb_histories, mariadb_gtids)
@@ -136,9 +135,8 @@ def test_a_mariadb_set_has_everything_behind_its_position(
 @given(mariadb_histories, mariadb_histories)
 def test_mariadb_sets_join_and_part(one: list[MariadbGtid], other: list[MariadbGtid]) -> None:
     a, b = MariadbGtidSet(one), MariadbGtidSet(other)
-    assert a.union(b).contains(a)
-    assert a.union(b).contains(b)
-    assert b.contains(a) == (not a.subtract(b))
+    assert not a.subtract(a.union(b))
+    assert not b.subtract(a.union(b))
     assert not any(gtid in b for gtid in a.subtract(b))
     before = str(a)
     a.copy().add(MariadbGtid(7, 7, 7))

@@ -16,16 +16,18 @@ from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
 from pumpclient.mysql.load import loader
 from pumpclient.mysql.load.loader import Brake, LoadOptions, LoadProgress, _Attempt
-from pumpclient.mysql.load.state import BinlogPlace, Floors, LoadState, StateFile
+from pumpclient.mysql.load.state import LoadState, read_state, write_state
 from pumpclient.mysql.load.tables import (
     Key,
     Range,
-    chunk_count,
+    SourceTable,
+    chunks_of,
     integer_bounds,
     packed,
     ranges_between,
 )
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
+from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.source.first_checkpoint import _elsewhere
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.known_transactions import CatchUp
@@ -65,7 +67,13 @@ def test_integer_bounds_are_within_and_grow(low: int, span: int, count: int) -> 
 
 
 def test_a_table_without_rows_is_one_chunk() -> None:
-    assert [chunk_count(n, 10) for n in (0, 1, 10, 11)] == [1, 1, 1, 2]
+    table = SourceTable("s", "t", "InnoDB", 0, ("id",), ("int",))
+    for rows, count in ((0, 1), (1, 1), (10, 1), (11, 2), (35, 4)):
+        chunks = list(chunks_of(lambda sql: [(1, rows)], replace(table, rows_estimated=rows), 10))
+        assert len(chunks) == count
+    assert list(chunks_of(lambda sql: [], replace(table, key=(), rows_estimated=99), 10)) == [
+        Range()
+    ]
     assert Range().condition(["a"]) == ("", ())
 
 
@@ -222,32 +230,44 @@ def test_text_becomes_rows_of_an_insert_with_quotes_doubled_and_bytes_marked() -
 
 
 def test_a_state_is_read_as_it_was_written_and_damage_is_reported(tmp_path: Path) -> None:
-    file = StateFile(tmp_path / "new" / "load.json")
-    assert file.read() is None
+    path = tmp_path / "new" / "load.json"
+    assert read_state(path) is None
     state = LoadState(source="a", epoch=3).next_attempt(BinlogPlace("bin.000009", 4, "0-1-2"))
     again = state.next_attempt(BinlogPlace("bin.000010", 4))
     assert again.start == state.start
     assert state.origin(1 << 39).place < again.origin(1).place < (3, 1, 0)
     ended = replace(again, rows={("shop", "t"): 5}, started="2026", ended="2027", is_complete=True)
     for each in (state, again, LoadState(source="a", epoch=3), ended):
-        file.write(each)
-        assert file.read() == each
+        write_state(path, each)
+        assert read_state(path) == each
     for text, error in (("{", Corrupt), ('{"version": 2}', NeedsOperator),
                         ('{"version": 1}', Corrupt)):  # fmt: skip
-        (tmp_path / "new" / "load.json").write_text(text)
+        path.write_text(text)
         with pytest.raises(error):
-            file.read()
+            read_state(path)
+
+
+def _load(epoch: int, **floors: str) -> LoadState:
+    split = {name: at.split(":") for name, at in floors.items()}
+    loaded = {("s", name): BinlogPlace(file, int(at)) for name, (file, at) in split.items()}
+    return LoadState(source="db", epoch=epoch, loaded=loaded)
+
+
+WITHIN = Checkpoint(epoch=7, server="0-1", done="bin|000001.000001:4", loaded="2:10")
 
 
 def test_what_was_loaded_is_left_out_of_the_binlog_up_to_its_floor() -> None:
-    floors = Floors({("s", "a"): (1, 50), ("s", "b"): (2, 10)})
-    assert floors.highest == (2, 10)
-    assert floors.has((("s", "a"),), (1, 50))
-    assert not floors.has((("s", "a"),), (1, 51))
-    assert not floors.has((("s", "new"),), (1, 5))
-    assert floors.has((("s", "a"), ("s", "b")), (1, 50))
+    load = _load(7, a="bin.000001:50", b="bin.000002:10")
+    assert load.after == "2:10"
+    catch_up, file = CatchUp(load, WITHIN), WITHIN.place
+    catch_up.at = file.at(50)
+    assert catch_up.has(("s", "a"))
+    assert not catch_up.has(("s", "new"))
+    assert catch_up.has(("s", "a"), ("s", "b"))
+    catch_up.at = file.at(51)
+    assert not catch_up.has(("s", "a"))
     with pytest.raises(NeedsOperator, match=r"s\.a, s\.b"):
-        floors.has((("s", "a"), ("s", "b")), (2, 1))
+        catch_up.has(("s", "a"), ("s", "b"))
 
 
 @pytest.mark.fault(
@@ -257,16 +277,15 @@ def test_what_was_loaded_is_left_out_of_the_binlog_up_to_its_floor() -> None:
     cases="0",
 )
 def test_a_source_within_its_load_starts_only_with_what_the_load_has() -> None:
-    floors = Floors({("s", "a"): (1, 50), ("s", "b"): (2, 10)}, epoch=7)
-    within = Checkpoint(epoch=7, server="0-1", done="bin|000001.000002:4", loaded=floors.after)
-    assert CatchUp(floors, within).has(("s", "b"))
-    older = Floors({("s", "a"): (1, 50)}, epoch=7)
-    for others in (Floors(), older, replace(floors, epoch=6)):
+    load = _load(7, a="bin.000001:50", b="bin.000002:10")
+    within = replace(WITHIN, done="bin|000001.000002:4")
+    assert CatchUp(load, within).has(("s", "b"))
+    for others in (None, _load(7, a="bin.000001:50"), replace(load, epoch=6)):
         with pytest.raises(NeedsOperator, match="would come twice"):
             CatchUp(others, within)
         passed = replace(within, done="bin|000001.000002:10")
         assert not CatchUp(others, passed).has(("s", "b"))
-    assert not CatchUp(Floors(), replace(within, loaded="")).is_active  # Of an older version.
+    assert not CatchUp(None, replace(within, loaded="")).is_active  # Of an older version.
     new_server: Any = SimpleNamespace(uuid="0-2")
     with pytest.raises(NeedsOperator, match="before its binlog had passed the load"):
         _elsewhere(within, "bin.000001", new_server, is_known=True)
@@ -308,8 +327,9 @@ def _attempt(state: LoadState, here: list[str], monkeypatch: pytest.MonkeyPatch)
     attempt = _Attempt.__new__(_Attempt)
     attempt._options = LoadOptions(translator=cast("Any", translator), into_existing=False)
     attempt._state, attempt._place = state, BinlogPlace("bin.000001", 900)
-    attempt._planner = cast("Any", None)
-    attempt._file = cast("Any", SimpleNamespace(write=lambda state: None))
+    attempt._planner = cast("Any", SimpleNamespace(fetch=None))
+    monkeypatch.setattr(loader, "write_state", lambda path, state: None)
+    attempt._path = Path()
     attempt._say = found["said"].append
     attempt._targets = cast("Any", SimpleNamespace(
         check_definitions=lambda tables: None,

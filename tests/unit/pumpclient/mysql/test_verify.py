@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
+from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.verify.comparison import (
     ComparedColumn,
     ComparedRows,
     compared,
     normal,
-    reached,
     rows_of,
 )
-from pumpclient.mysql.verify.sides import SqliteSide
+from pumpclient.mysql.verify.sides import End, Position, SqliteSide
 
 COLUMNS = (ComparedColumn("id", "int"), ComparedColumn("v", "varchar"))
 
@@ -85,9 +85,10 @@ def test_rows_without_a_key_are_counted() -> None:
 
 def test_a_place_is_reached_when_the_origin_of_its_source_is_there() -> None:
     origins = {"db-1": [2, 5, 100]}
-    assert reached(origins, "db-1", (5, 100))
-    assert not reached(origins, "db-1", (5, 101))
-    assert not reached(origins, "db-2", (1, 1))
+    assert End(BinlogPlace("bin.000005", 100)).is_in(Position(7, origins), "db-1")
+    assert not End(BinlogPlace("bin.000005", 101)).is_in(Position(7, origins), "db-1")
+    assert not End(BinlogPlace("bin.000001", 1)).is_in(Position(7, origins), "db-2")
+    assert [End(ts).is_in(Position(7), "") for ts in (7, 8)] == [True, False]
 
 
 def test_a_downstream_that_is_no_database_is_refused_with_its_name(tmp_path: Path) -> None:
