@@ -67,13 +67,12 @@ def test_integer_bounds_are_within_and_grow(low: int, span: int, count: int) -> 
 
 
 def test_a_table_without_rows_is_one_chunk() -> None:
-    table = SourceTable("s", "t", "InnoDB", 0, ("id",), ("int",))
-    for rows, count in ((0, 1), (1, 1), (10, 1), (11, 2), (35, 4)):
-        chunks = list(chunks_of(lambda sql: [(1, rows)], replace(table, rows_estimated=rows), 10))
-        assert len(chunks) == count
-    assert list(chunks_of(lambda sql: [], replace(table, key=(), rows_estimated=99), 10)) == [
-        Range()
-    ]
+    empty = SourceTable("s", "t", "InnoDB", 0, ("id",), ("int",))
+    for estimated, count in ((0, 1), (1, 1), (10, 1), (11, 2), (35, 4)):
+        some = replace(empty, rows_estimated=estimated)
+        assert len(list(chunks_of(lambda sql: [(1, 1000)], some, 10))) == count
+    unkeyed = replace(empty, key=(), rows_estimated=99)
+    assert list(chunks_of(lambda sql: [], unkeyed, 10)) == [Range()]
     assert Range().condition(["a"]) == ("", ())
 
 
