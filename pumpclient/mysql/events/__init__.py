@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Malformed
-from pumpclient.mysql.events.files import FormatDescription, Incident
 from pumpclient.mysql.events.frame import (
     HEADER_SIZE,
     ROWS_TYPES,
@@ -19,11 +18,11 @@ from pumpclient.mysql.events.frame import (
     Checksum,
     EventFlag,
     EventType,
+    FormatDescription,
     Header,
     body_of,
 )
-from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import TransactionPayload, XaPrepare
+from pumpclient.mysql.events.transactions import Incident, Query, TransactionPayload, XaPrepare
 
 
 class StatementPart(NamedTuple):

@@ -1,4 +1,4 @@
-"""The frame of an event: its type, its header, the fields of its body, and its checksum.
+"""The frame of events: header, fields of the body, checksum; and the events that frame a file.
 
     offset  size  field
     0       4     timestamp      seconds since 1970, 0 in events the server made for this stream
@@ -12,13 +12,31 @@
 
 All integers are little-endian. A FORMAT_DESCRIPTION's checksum is taken with BINLOG_IN_USE clear.
 The body is untrusted input: `BodyReader` checks that each field exists.
+
+FORMAT_DESCRIPTION is the first event of every file:
+
+    2    binlog version, always 4
+    50   the server's version, padded with zeros
+    4    when the file was created, seconds; 0 when it is not the server's first since its start
+    1    header length, always 19
+    n    post-header length of each event type, from type 1 on
+    1    checksum algorithm of the file's events
+
+This event always has four checksum bytes after it, which are not part of the body here.
+
+    ROTATE              8 position in the next file, then its name
+
+The first event of a stream is a ROTATE that names its file. The FORMAT_DESCRIPTION, which tells
+whether events end in checksums, comes after it. `rotate_of` recognises by the last bytes of such a
+ROTATE whether it has a checksum itself.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from zlib import crc32
 
 from penstock.codes import Code
@@ -279,3 +297,78 @@ def pack_number(number: int) -> bytes:
 
 def pack_uint(number: int, size: int) -> bytes:
     return number.to_bytes(size, "little")
+
+
+_VERSION_SIZE = 50
+_BINLOG_VERSION = 4
+_POSITION_SIZE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FormatDescription:
+    """Describes how to read all later events of the file."""
+
+    server_version: str
+    checksum: Checksum
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Decode the bytes after the header, the event's own checksum included.
+
+        Raises `Malformed` for a version, header length or checksum that is unknown here.
+        """
+        body = BodyReader(data[: len(data) - CHECKSUM_SIZE], "FORMAT_DESCRIPTION")
+        binlog_version = body.uint(2)
+        version = body.take(_VERSION_SIZE).rstrip(b"\0").decode("ascii", "replace")
+        body.take(4)
+        header_length = body.uint(1)
+        body.take(max(body.left - 1, 0))
+        algorithm = body.uint(1)
+        if binlog_version != _BINLOG_VERSION or header_length != HEADER_SIZE:
+            raise Malformed(
+                f"server {version} writes binlog version {binlog_version} with headers of"
+                f" {header_length} bytes",
+                "servers since MySQL 5.6 and MariaDB 10 write version 4 with 19 bytes",
+                Code.EVENT_UNKNOWN,
+            )
+        if algorithm not in list(Checksum):
+            raise Malformed(
+                f"server {version} writes checksum algorithm {algorithm}",
+                "set its binlog_checksum to CRC32 or NONE",
+                Code.EVENT_UNKNOWN,
+            )
+        return cls(version, Checksum(algorithm))
+
+
+def description_digest(event: bytes) -> int:
+    """Return a digest of a file's FORMAT_DESCRIPTION, the same whether the file is open or closed.
+
+    It distinguishes files of one name, because the event has the time at which the server started
+    the file.
+    """
+    # Without its own checksum: with it, the digests of all events would be equal.
+    return _checksum(event[:-CHECKSUM_SIZE]) if len(event) > _FLAGS_AT + CHECKSUM_SIZE else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """The next file after this; an artificial event names the file that a stream is in."""
+
+    position: int
+    file: str
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        body = BodyReader(data, "ROTATE")
+        return cls(body.uint(8), body.text(body.left))
+
+
+def rotate_of(event: bytes) -> Rotate:
+    shortest = HEADER_SIZE + _POSITION_SIZE + CHECKSUM_SIZE
+    checked = len(event) > shortest and checksum_holds(event)
+    return Rotate.decode(event[HEADER_SIZE : len(event) - CHECKSUM_SIZE * checked])
+
+
+def is_fake(header: Header) -> bool:
+    """Return whether a ROTATE was made for the stream, so that no file contains it."""
+    return header.is_artificial or header.timestamp_s == 0 or header.end_position == 0

@@ -19,7 +19,6 @@ from zlib import crc32
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
-from pumpclient.mysql.events.files import FormatDescription, listed_gtids
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     FILE_MAGIC,
@@ -28,11 +27,17 @@ from pumpclient.mysql.events.frame import (
     ROWS_TYPES,
     Checksum,
     EventType,
+    FormatDescription,
     body_of,
     checksum_holds,
 )
-from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import MARIADB_BEGIN, GtidFlag, mysql_gtid_of
+from pumpclient.mysql.events.transactions import (
+    MARIADB_BEGIN,
+    GtidFlag,
+    Query,
+    listed_gtids,
+    mysql_gtid_of,
+)
 from pumpclient.mysql.gtid import Gtid, GtidSet, MariadbGtid, add_gtid, union
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, files_in
 

@@ -33,13 +33,13 @@ from zlib import crc32
 from penstock.codes import Code
 from penstock.errors import Malformed, PenstockError, Retryable
 from penstock.waiting import spread_s
-from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     HEADER,
     HEADER_SIZE,
     EventFlag,
     EventType,
+    FormatDescription,
     Header,
     checksum_holds,
 )

@@ -29,8 +29,14 @@ from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
-from pumpclient.mysql.events.files import description_digest, rotate_of
-from pumpclient.mysql.events.frame import HEADER, HEADER_SIZE, EventType, read_header
+from pumpclient.mysql.events.frame import (
+    HEADER,
+    HEADER_SIZE,
+    EventType,
+    description_digest,
+    read_header,
+    rotate_of,
+)
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import (
     PURGED_HINT,

@@ -22,7 +22,6 @@ from pathlib import Path
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
 from penstock.log.files import sync_folder
-from pumpclient.mysql.events.files import FormatDescription, description_digest, is_fake, rotate_of
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     FILE_MAGIC,
@@ -30,12 +29,16 @@ from pumpclient.mysql.events.frame import (
     Checksum,
     EventFlag,
     EventType,
+    FormatDescription,
     Header,
+    description_digest,
+    is_fake,
     make_event,
     pack_uint,
     read_header,
+    rotate_of,
 )
-from pumpclient.mysql.events.statements import Query
+from pumpclient.mysql.events.transactions import Query
 from pumpclient.mysql.protocol.address import PositionLost
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 

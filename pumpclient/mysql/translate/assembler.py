@@ -25,20 +25,21 @@ from dataclasses import dataclass, field
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events import StatementPart, decode_event
-from pumpclient.mysql.events.files import FormatDescription, Incident
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     HEADER_SIZE,
     Checksum,
     EventFlag,
     EventType,
+    FormatDescription,
     Header,
     read_header,
 )
-from pumpclient.mysql.events.statements import Query
 from pumpclient.mysql.events.transactions import (
     MARIADB_BEGIN,
     GtidFlag,
+    Incident,
+    Query,
     TransactionPayload,
     XaPrepare,
     mysql_gtid_of,

@@ -39,7 +39,7 @@ from pumpclient.mysql.events.frame import (
     Checksum,
     EventType,
 )
-from pumpclient.mysql.events.statements import Query
+from pumpclient.mysql.events.transactions import Query
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.column_types import reading_of

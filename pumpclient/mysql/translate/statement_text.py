@@ -56,7 +56,12 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.errors import NeedsOperator
 from penstock.schema.model import MysqlType, TableInfo
-from pumpclient.mysql.events.statements import ALTER_BEGINS, ALTER_IS_UNDONE, Query, StatusVariables
+from pumpclient.mysql.events.transactions import (
+    ALTER_BEGINS,
+    ALTER_IS_UNDONE,
+    Query,
+    StatusVariables,
+)
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.table_map import charset_of
 

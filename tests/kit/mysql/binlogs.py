@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 from penstock.codes import Code
 from penstock.errors import Malformed
-from pumpclient.mysql.events.files import FormatDescription
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
     HEADER,
@@ -19,13 +18,13 @@ from pumpclient.mysql.events.frame import (
     Checksum,
     EventFlag,
     EventType,
+    FormatDescription,
     Header,
     body_of,
     checksum_holds,
     make_event,
 )
-from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, encode_sids
 from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges
 from pumpclient.mysql.rows.table_map import TableMap

@@ -7,8 +7,12 @@ from typing import Any
 import zstandard
 
 from pumpclient.mysql.events.frame import HEADER_SIZE, Checksum, pack_number, pack_uint
-from pumpclient.mysql.events.statements import ALTER_COMMITS, ALTER_IS_UNDONE, StatusVariables
-from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.events.transactions import (
+    ALTER_COMMITS,
+    ALTER_IS_UNDONE,
+    GtidFlag,
+    StatusVariables,
+)
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet, MysqlGtid
 
 XaName = tuple[int, bytes, bytes]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pumpclient.mysql.events.frame import EventType
-from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.relay.reader import Growth

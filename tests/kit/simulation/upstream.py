@@ -34,7 +34,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
 from penstock.wire.binlog import Origin, Place
-from pumpclient.mysql.events.files import description_digest
+from pumpclient.mysql.events.frame import description_digest
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 from pumpclient.mysql.protocol.address import Purged
 from pumpclient.mysql.protocol.server import ServerIdentity

@@ -5,7 +5,7 @@ import pytest
 from penstock.ddl.charsets import collation_name, full_name, pads
 from penstock.ddl.rewrite.explicit import SessionCollations, explicit
 from penstock.errors import NeedsOperator
-from pumpclient.mysql.events.statements import StatusVariables, decode_status
+from pumpclient.mysql.events.transactions import StatusVariables, decode_status
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.translate.statement_text import Dialect, session_collations
 from tests.kit.mysql.encoding import encode_status

@@ -60,7 +60,7 @@ from penstock.ddl.syntax.statements import (
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext, modes_of, zone_named
 from penstock.schema.model import ColumnInfo, MysqlType, SchemaInfo, TableInfo
-from pumpclient.mysql.events.statements import StatusVariables
+from pumpclient.mysql.events.transactions import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import Connection, rows
 from pumpclient.mysql.rows.table_map import Name

@@ -41,15 +41,17 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.wire.binlog import Origin
 from pumpclient.delivery.group_commit import GroupWriter
-from pumpclient.mysql.events.files import FormatDescription, description_digest, listed_gtids
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     HEADER_SIZE,
     Checksum,
     EventType,
+    FormatDescription,
     body_of,
     checksum_holds,
+    description_digest,
 )
+from pumpclient.mysql.events.transactions import listed_gtids
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet, MysqlGtidSet, parse_gtid_set, union
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import Chunk, RelayReader

@@ -9,25 +9,30 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from pumpclient.mysql.events import Event, StatementPart, decode_event
-from pumpclient.mysql.events.files import FormatDescription, Incident, listed_gtids, rotate_of
 from pumpclient.mysql.events.frame import (
     HEADER,
     ROWS_TYPES,
     Checksum,
     EventFlag,
     EventType,
+    FormatDescription,
     Header,
     body_of,
     checksum_holds,
     make_event,
     read_header,
+    rotate_of,
 )
-from pumpclient.mysql.events.statements import Query, StatusVariables, decode_status
 from pumpclient.mysql.events.transactions import (
     MARIADB_BEGIN,
+    Incident,
+    Query,
+    StatusVariables,
     TransactionPayload,
     XaPrepare,
+    decode_status,
     decompress_block,
+    listed_gtids,
     mysql_gtid_of,
 )
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet, MysqlGtid, MysqlGtidSet, encode_sids

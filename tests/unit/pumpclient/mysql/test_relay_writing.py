@@ -19,8 +19,7 @@ from pumpclient.mysql.events.frame import (
     checksum_holds,
     read_header,
 )
-from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
 from pumpclient.mysql.protocol.address import PositionLost
 from pumpclient.mysql.relay.boundaries import TransactionTracker, recover

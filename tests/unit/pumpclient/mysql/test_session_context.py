@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import ROUNDS
-from pumpclient.mysql.events.statements import StatusVariables, decode_status
+from pumpclient.mysql.events.transactions import StatusVariables, decode_status
 from pumpclient.mysql.source.ddl.session import ServerDefaults, context_of, modes_named
 from pumpclient.mysql.translate.statement_text import dialect_of
 

@@ -16,7 +16,7 @@ from penstock.filters.settings import EventRule, RouteRule
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
-from pumpclient.mysql.events.statements import Query
+from pumpclient.mysql.events.transactions import Query
 from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup, settle
 from pumpclient.mysql.relay.layout import Location

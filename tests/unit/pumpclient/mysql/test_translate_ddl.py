@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
-from pumpclient.mysql.events.statements import Query, StatusVariables
+from pumpclient.mysql.events.transactions import Query, StatusVariables
 from pumpclient.mysql.translate.ddl_pieces import (
     Kept,
     OnlineDdl,

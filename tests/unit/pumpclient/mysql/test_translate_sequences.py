@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumpclient.mysql.events.statements import (
+from pumpclient.mysql.events.transactions import (
     ALTER_BEGINS,
     ALTER_COMMITS,
     ALTER_IS_UNDONE,

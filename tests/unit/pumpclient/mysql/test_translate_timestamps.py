@@ -4,7 +4,7 @@ import pytest
 
 from penstock.ddl import Catalog, plan_ddl
 from penstock.schema.model import TableInfo
-from pumpclient.mysql.events.statements import StatusVariables
+from pumpclient.mysql.events.transactions import StatusVariables
 from pumpclient.mysql.translate.statement_text import (
     dialect_of,
     is_implicit,

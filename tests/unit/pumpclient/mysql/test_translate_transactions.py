@@ -7,8 +7,7 @@ import pytest
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
-from pumpclient.mysql.events.statements import Query
-from pumpclient.mysql.events.transactions import GtidFlag
+from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import MariadbGtid, MysqlGtid
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows.rows_event import RowsEvent
