@@ -12,7 +12,7 @@ import pytest
 from penstock_local.process import program
 from pumpclient.mysql.events.frame import FILE_MAGIC, ROWS_TYPES, Checksum, EventType, make_event
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.column_values import double_text
+from pumpclient.mysql.rows.json_binary import double_text
 from pumpclient.mysql.rows.rows_decoder import Decoder
 from pumpclient.mysql.rows.rows_event import RowsEvent
 from pumpclient.mysql.rows.table_map import TableMap, charset_of

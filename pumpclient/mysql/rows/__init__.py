@@ -3,8 +3,7 @@
     table_map       the table that a number denotes, and the known facts about its columns
     rows_event      the columns in the images of a rows event, and the generated function that reads
                     the images of one table
-    column_types    from a column to its `Reading`: the only module that knows all types
-    column_values   the encoding of each type's values in an image
+    column_types    from a column to its `Reading`: the encoding of each type's values in an image
     json_binary     binary JSON, and partial updates
     rows_decoder    from rows events to values
 

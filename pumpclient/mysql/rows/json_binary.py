@@ -48,7 +48,6 @@ from penstock.datum.jsonb import TypedJson
 from penstock.errors import Malformed
 from penstock.wire.protowire import encode_uvarint
 from pumpclient.mysql.events.frame import BodyReader
-from pumpclient.mysql.rows.column_values import double_text
 from pumpclient.mysql.rows.table_map import WireType
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
@@ -63,6 +62,8 @@ _LARGE_INLINE = _SMALL_INLINE | {0x07, 0x08}
 _HINT = "bytes of the event are lost, or its server writes a layout that is unknown here"
 _VARLEN_BYTES_MAX = 5
 _FRACTION_BITS = 24
+
+_FIXED_POINT_MAX = 15  # Doubles with their point farther away print with an exponent.
 
 
 class Opaque(NamedTuple):
@@ -392,3 +393,22 @@ def _insert(parent: object, leg: str | int, change: JsonChange) -> None:
 def key_order(key: str) -> tuple[int, bytes]:
     raw = key.encode()
     return len(raw), raw
+
+
+def double_text(value: float) -> str:
+    """Format a DOUBLE as MySQL and MariaDB do: shortest digits, `1e15` past 15 digits."""
+    if value == 0:
+        return "-0" if str(value)[0] == "-" else "0"
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int), "a column holds neither infinity nor NaN"
+    text = "".join(map(str, digits)).rstrip("0")
+    point = len(digits) + exponent
+    minus = "-" if sign else ""
+    if point <= -_FIXED_POINT_MAX or (point > _FIXED_POINT_MAX and len(text) <= point):
+        rest = f".{text[1:]}" if len(text) > 1 else ""
+        return f"{minus}{text[0]}{rest}e{point - 1}"
+    if point <= 0:
+        return f"{minus}0.{'0' * -point}{text}"
+    if len(text) <= point:
+        return minus + text.ljust(point, "0")
+    return f"{minus}{text[:point]}.{text[point:]}"

@@ -17,8 +17,7 @@ from penstock.datum import values
 from penstock.datum.rows.fields import decimal_size, fraction_digits, integer_range
 from penstock.schema.model import MysqlType
 from penstock.wire import protowire
-from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.column_values import decompressed
+from pumpclient.mysql.rows.column_types import decompressed, reading_of
 from pumpclient.mysql.rows.rows_event import Reading
 from pumpclient.mysql.rows.table_map import WireType, charset_of
 from pumpclient.mysql.translate.column_mapping import ColumnPair

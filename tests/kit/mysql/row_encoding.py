@@ -16,7 +16,7 @@ from uuid import UUID
 from penstock.datum.decimals import encode_unscaled, unscaled
 from pumpclient.mysql.events.frame import pack_number, pack_uint
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.column_values import fraction_size, length_size
+from pumpclient.mysql.rows.column_types import fraction_size, length_size
 from pumpclient.mysql.rows.json_binary import JsonChange
 from pumpclient.mysql.rows.rows_event import STMT_END, RowsEvent, bitmap_size
 from pumpclient.mysql.rows.table_map import (

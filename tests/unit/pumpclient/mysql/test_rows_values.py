@@ -13,18 +13,13 @@ from penstock.datum import jsonb
 from penstock.datum.decimals import encode_unscaled
 from penstock.ddl.charsets import charset_named
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.rows.column_types import reading_of
-from pumpclient.mysql.rows.column_values import (
-    decompressed,
-    double_text,
-    inet6_text,
-    shortest_float,
-)
+from pumpclient.mysql.rows.column_types import decompressed, inet6_text, reading_of, shortest_float
 from pumpclient.mysql.rows.json_binary import (
     JsonChange,
     Opaque,
     Operation,
     apply_changes,
+    double_text,
     json_text,
     path_legs,
     read_changes,
