@@ -123,6 +123,11 @@ def write_index(listed: list[SubDir]) -> str:
     return "".join(f"{sub_dir}\n" for sub_dir in listed)
 
 
+def sub_dirs_of(root: Path) -> list[SubDir]:
+    index = root / INDEX_NAME
+    return read_index(index.read_text()) if index.exists() else []
+
+
 _KEYS = {"binlog-name": str, "binlog-pos": int, "binlog-gtid": str}
 
 
@@ -165,12 +170,11 @@ class RelayFolder:
         self.root = root
         self._flavor = flavor
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        index = root / INDEX_NAME
-        self.sub_dirs = read_index(index.read_text()) if index.exists() else []
+        self.sub_dirs = sub_dirs_of(root)
         for sub_dir in self.sub_dirs[-1:]:
             if not (root / str(sub_dir)).is_dir():
                 raise NeedsOperator(
-                    f"{index} names {sub_dir}, which is not there",
+                    f"{root / INDEX_NAME} names {sub_dir}, which is not there",
                     "restore it, or move the relay log away and start from a checkpoint",
                     Code.RELAY_DAMAGED,
                 )

@@ -24,15 +24,7 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
 from pumpclient.mysql.protocol.address import RELOAD_ALL
-from pumpclient.mysql.relay.layout import (
-    FIRST_POSITION,
-    INDEX_NAME,
-    FileName,
-    Location,
-    SubDir,
-    files_in,
-    read_index,
-)
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, files_in, sub_dirs_of
 
 
 class Growth:
@@ -229,7 +221,7 @@ class RelayReader:
         return Chunk(self.location.at(FIRST_POSITION), [event])
 
     def _next(self) -> Location | None:
-        sub_dirs = self._sub_dirs()
+        sub_dirs = sub_dirs_of(self._root)
         for sub_dir in sub_dirs:
             if sub_dir.suffix < self.location.suffix:
                 continue
@@ -253,7 +245,9 @@ class RelayReader:
 
     def server(self) -> str:
         """Return the uuid of the server that the events at `location` come from."""
-        found = [each.uuid for each in self._sub_dirs() if each.suffix == self.location.suffix]
+        found = [
+            each.uuid for each in sub_dirs_of(self._root) if each.suffix == self.location.suffix
+        ]
         return found[0] if found else ""
 
     def damaged(self, place: Location) -> Corrupt:
@@ -266,14 +260,10 @@ class RelayReader:
         )
 
     def _path(self) -> Path:
-        for sub_dir in self._sub_dirs():
+        for sub_dir in sub_dirs_of(self._root):
             if sub_dir.suffix == self.location.suffix:
                 return self._root / str(sub_dir) / str(self.location.file)
         return self._root / f"none.{self.location.suffix:06d}" / str(self.location.file)
-
-    def _sub_dirs(self) -> list[SubDir]:
-        index = self._root / INDEX_NAME
-        return read_index(index.read_text()) if index.exists() else []
 
     def _check_expected(self, path: Path) -> None:
         later = self._next()
@@ -293,8 +283,7 @@ def _whole(file: int, size: int, position: int) -> bytes:
 
 
 def file_in(root: Path, file: FileName) -> Location | None:
-    index = root / INDEX_NAME
-    for sub_dir in reversed(read_index(index.read_text()) if index.exists() else []):
+    for sub_dir in reversed(sub_dirs_of(root)):
         if (root / str(sub_dir) / str(file)).exists():
             return Location(sub_dir.suffix, file, FIRST_POSITION)
     return None

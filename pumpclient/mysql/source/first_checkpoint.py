@@ -29,7 +29,7 @@ from pumpclient.mysql.protocol.server import (
     master_status,
 )
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.relay.layout import FIRST_POSITION, INDEX_NAME, FileName, Location, read_index
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, sub_dirs_of
 from pumpclient.mysql.relay.reader import file_in
 from pumpclient.mysql.relay.resume import (
     continued_in,
@@ -147,8 +147,13 @@ def _at(
             f"position {position} of {file}", "a file's first one is 4", Code.POSITION_INVALID
         )
     there = file_in(root, name)
-    suffix = there.suffix if there else _next_suffix(root)
-    done = Location(suffix, name, position)
+    if there is None and root.exists() and any(root.iterdir()):
+        raise NeedsOperator(
+            f"the relay log in {root} does not have that place",
+            "give an empty relay-dir",
+            Code.POSITION_INVALID,
+        )
+    done = Location(there.suffix if there else 1, name, position)
     return Checkpoint(
         epoch=0,
         server=identity.uuid,
@@ -157,16 +162,6 @@ def _at(
         since_s=since_s,
         skips_known=bool(gtids) and position == FIRST_POSITION,
     )
-
-
-def _next_suffix(root: Path) -> int:
-    if root.exists() and any(root.iterdir()):
-        raise NeedsOperator(
-            f"the relay log in {root} does not have that place",
-            "give an empty relay-dir",
-            Code.POSITION_INVALID,
-        )
-    return 1
 
 
 def without_relay(
@@ -261,9 +256,7 @@ def _not_continued(
 
 def _check_not_older(checkpoint: Checkpoint, root: Path) -> None:
     """Raise `NeedsOperator` if the relay log lacks the checkpoint's history."""
-    index = root / INDEX_NAME
-    listed = read_index(index.read_text()) if index.exists() else []
-    place = checkpoint.place
+    listed, place = sub_dirs_of(root), checkpoint.place
     server = next((each.uuid for each in listed if each.suffix == place.suffix), "")
     if listed and server != checkpoint.server and place.suffix >= listed[0].suffix:
         raise NeedsOperator(

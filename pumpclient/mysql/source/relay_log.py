@@ -25,15 +25,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
 from pumpclient.mysql.protocol.address import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.relay.layout import (
-    FIRST_POSITION,
-    INDEX_NAME,
-    FileName,
-    Location,
-    SubDir,
-    files_in,
-    read_index,
-)
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, files_in, sub_dirs_of
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread
 from pumpclient.mysql.relay.resume import Start
 from pumpclient.mysql.source.config import RelayConfig
@@ -195,7 +187,7 @@ class Purger:
 
     def _purged(self, may_go: Callable[[Path], bool], end: Location) -> list[str]:
         gone: list[str] = []
-        for sub_dir in self._sub_dirs():
+        for sub_dir in sub_dirs_of(self._root):
             folder = self._root / str(sub_dir)
             if sub_dir.suffix > end.suffix:
                 break
@@ -218,10 +210,6 @@ class Purger:
         if gone:
             log.info("purged %d relay log files, %s to %s", len(gone), gone[0], gone[-1])
         return gone
-
-    def _sub_dirs(self) -> list[SubDir]:
-        index = self._root / INDEX_NAME
-        return read_index(index.read_text()) if index.exists() else []
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):

@@ -89,7 +89,6 @@ class SourceService:
         self._relay_log = RelayLog(
             config.relay, self._address, self._stream, self._needed, self._interrupt
         )
-        self._store: SourceStore | None = None
         self._syncer: Syncer | None = None
         self._stopped = threading.Event()
         self._paused = False
@@ -193,7 +192,7 @@ class SourceService:
         """Run until `stop`; raise an error that `resume` cannot cure."""
         with ExitStack() as opened:
             opened.callback(self._refuse_changes)
-            context, checkpoint = self._started(opened)
+            store, context, checkpoint = self._started(opened)
             failures = 0
             while not self._stopped.is_set():
                 transactions = self.counters.transactions
@@ -204,7 +203,7 @@ class SourceService:
                     self._retry_later(error, failures)
                 except PenstockError as error:
                     self._failed(error)
-                checkpoint = self._wait_until_wanted(self._owned_store) or checkpoint
+                checkpoint = self._wait_until_wanted(store) or checkpoint
         self.counters.state = "stopped"
 
     def _refuse_changes(self) -> None:
@@ -216,7 +215,7 @@ class SourceService:
                     Retryable("the source stops: ask again once it is stopped", Code.NODE_STATE)
                 )
 
-    def _started(self, opened: ExitStack) -> tuple[SyncContext, Checkpoint]:
+    def _started(self, opened: ExitStack) -> tuple[SourceStore, SyncContext, Checkpoint]:
         config = self._config
         flavor = checked_flavor(self._address)
         cascades = Cascades.of(config)
@@ -227,7 +226,7 @@ class SourceService:
         opened.callback(client.close)
         connection = etcd.connect(config.etcd_urls, tls=security.etcd_tls)
         opened.callback(connection.close)
-        store = self._store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
+        store = SourceStore(connection, config.source_id, ttl_s=config.lease_s)
         store.pages_url = self.pages_url
         own_once_free(store, self._stopped)
         opened.callback(store.close)
@@ -266,9 +265,9 @@ class SourceService:
         if config.mode == "full":
             log.info("source %s has loaded its tables, and ends", config.source_id)
             self._stopped.set()
-            return context, checkpoint
-        opened.callback(self._relay_log.close)
-        return context, checkpoint
+        else:
+            opened.callback(self._relay_log.close)
+        return store, context, checkpoint
 
     def _connected(self, security: Security) -> PumpClient:
         return PumpClient.connect(
@@ -281,11 +280,6 @@ class SourceService:
                 pd_tls=security.pd_tls,
             ),
         )
-
-    @property
-    def _owned_store(self) -> SourceStore:
-        assert self._store is not None, "it is owned before anything begins"
-        return self._store
 
     def _cancel_reload(self, names: Sequence[Name]) -> None:
         if self.reloads is not None:

@@ -52,25 +52,18 @@ from pumpclient.mysql.translate.statement_objects import RowsChanged, rows_chang
 
 SHADOW = (r"^_(.+)_(?:new|gho)$",)
 TRASH = (r"^_(.+)_(?:ghc|del|old)$",)
-_ONLINE_HINT = "give the statement to run instead, or skip it"
 
 Kept = Mapping[str, Sequence[str]]
 
 
-class Role(Enum):
-    """A table's role for the tools."""
-
-    REAL = "real"
-    SHADOW = "shadow"
-    TRASH = "trash"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The statements to run on the real table, and the new state; None means unchanged."""
-
-    statements: Sequence[str] | None
-    kept: Kept
+_REAL, _SHADOW, _TRASH = range(3)
+"""A table's role for the tools."""
+_ODD = {
+    (_REAL, _SHADOW): "a table becomes a copy",
+    (_TRASH, _SHADOW): "what is left over becomes a copy",
+    (_SHADOW, _SHADOW): "a copy becomes another copy",
+}
+"""Renames, by role before and after, that the tools never do."""
 
 
 class OnlineDdl:
@@ -81,52 +74,52 @@ class OnlineDdl:
         self._shadow = [_compiled(pattern) for pattern in shadow]
         self._trash = [_compiled(pattern) for pattern in trash]
 
-    def role(self, table: str) -> tuple[Role, str]:
-        for role, patterns in ((Role.SHADOW, self._shadow), (Role.TRASH, self._trash)):
-            for pattern in patterns:
-                found = pattern.match(table)
-                if found:
-                    return role, found[1]
-        return Role.REAL, table
+    def _role(self, table: str) -> int:
+        for role, patterns in ((_SHADOW, self._shadow), (_TRASH, self._trash)):
+            if any(pattern.match(table) for pattern in patterns):
+                return role
+        return _REAL
 
     def is_copy(self, table: str) -> bool:
-        return self.role(table)[0] is not Role.REAL
+        return self._role(table) != _REAL
 
-    def changed(self, kind: str, table: Name, statement: str, kept: Kept) -> Outcome:
-        role, _ = self.role(table[1])
-        if role is Role.REAL:
-            return Outcome(None, kept)
-        if role is Role.TRASH:
-            return Outcome((), kept)
-        key = ".".join(table)
-        if kind in ("CREATE", "DROP"):
-            return Outcome((), {name: made for name, made in kept.items() if name != key})
-        return Outcome((), {**kept, key: [*kept.get(key, ()), statement]})
+    def changed(
+        self, kind: str, table: Name, statement: str, kept: Kept
+    ) -> tuple[Sequence[str] | None, Kept]:
+        """Return the statements to run on the real table, and the new state.
 
-    def renamed(self, old: Name, new: Name, kept: Kept) -> Outcome:
-        """Return the outcome of one pair of a RENAME: statements about the shadow, or nothing.
-
-        The caller runs them on the real table. Raises `NeedsOperator` for a pair that the tools
-        never produce.
+        None stands for the statement itself, unchanged.
         """
-        before, after = self.role(old[1])[0], self.role(new[1])[0]
-        if before is Role.REAL:
-            if after is Role.SHADOW:
-                raise _odd(old, new, "a table becomes a copy")
-            return Outcome(() if after is Role.TRASH else None, kept)
-        if before is Role.TRASH:
-            if after is Role.SHADOW:
-                raise _odd(old, new, "what is left over becomes a copy")
-            return Outcome((), kept)
-        if after is Role.SHADOW:
-            raise _odd(old, new, "a copy becomes another copy")
-        key = ".".join(old)
+        role, key = self._role(table[1]), ".".join(table)
+        if role == _REAL:
+            return None, kept
+        if role == _TRASH:
+            return (), kept
+        if kind in ("CREATE", "DROP"):
+            return (), {name: made for name, made in kept.items() if name != key}
+        return (), {**kept, key: [*kept.get(key, ()), statement]}
+
+    def renamed(self, old: Name, new: Name, kept: Kept) -> tuple[Sequence[str] | None, Kept]:
+        """Return the same for one pair of a RENAME: statements about the shadow, or nothing.
+
+        Raises `NeedsOperator` for a pair that the tools never produce.
+        """
+        before, after = self._role(old[1]), self._role(new[1])
+        key, why = ".".join(old), _ODD.get((before, after))
+        if (before, after) == (_SHADOW, _REAL) and not kept.get(key):
+            why = "nothing is known of what was altered in it"
+        if why is not None:
+            raise NeedsOperator(
+                f"RENAME {key} TO {'.'.join(new)}: {why}, so the online DDL cannot be followed",
+                "give the statement to run instead, or skip it",
+                Code.ONLINE_DDL,
+            )
+        if before == _REAL:
+            return (() if after == _TRASH else None), kept
+        if before == _TRASH:
+            return (), kept
         rest = {name: made for name, made in kept.items() if name != key}
-        if after is Role.TRASH:
-            return Outcome((), rest)
-        if not kept.get(key):
-            raise _odd(old, new, "nothing is known of what was altered in it")
-        return Outcome(tuple(kept[key]), rest)
+        return (tuple(kept[key]) if after == _REAL else ()), rest
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -143,13 +136,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
             Code.FILTER_RULE,
         )
     return compiled
-
-
-def _odd(old: Name, new: Name, why: str) -> NeedsOperator:
-    pair = f"RENAME {'.'.join(old)} TO {'.'.join(new)}"
-    return NeedsOperator(
-        f"{pair}: {why}, so the online DDL cannot be followed", _ONLINE_HINT, Code.ONLINE_DDL
-    )
 
 
 _CHANGES_ROWS = re.compile(
@@ -337,7 +323,7 @@ class Translator:
             sql = _ALTER_DATABASE.sub(lambda verb: f"{verb[0]} {quote_name(schema)}", sql, count=1)
             statement = parse(sql)[1][0]
         tables = _names(statement, schema)
-        if self.online is not None and all(table for _, table in tables):
+        if self.online is not None and tables and all(table for _, table in tables):
             steps, kept = self._online(sql, statement, tables, kept)
             if steps is not None:
                 return self._of_shadow(steps, tables, schema), kept
@@ -357,12 +343,8 @@ class Translator:
     ) -> tuple[Sequence[str] | None, Kept]:
         assert self.online is not None
         if isinstance(statement, RenameTables):
-            found = self.online.renamed(tables[0], tables[1], kept)
-        elif any(self.online.is_copy(table) for _, table in tables[:1]):
-            found = self.online.changed(sql.split(None, 1)[0].upper(), tables[0], sql, kept)
-        else:
-            return None, kept
-        return found.statements, found.kept
+            return self.online.renamed(tables[0], tables[1], kept)
+        return self.online.changed(sql.split(None, 1)[0].upper(), tables[0], sql, kept)
 
     def _of_shadow(self, steps: Sequence[str], tables: Sequence[Name], schema: str) -> list[Piece]:
         if not steps:

@@ -220,7 +220,8 @@ class Statements:
         text = plain_text(written, mode, statement.dialect)
         if may_have_failed(written, statement.query.error_code):
             text = left_by_failed(text)
-        if _UTF8.search(text) and self._reads_utf8_as_utf8mb4(statement.dialect):
+        is_alias = _UTF8.search(text) and may_mean_utf8mb4(statement.dialect)
+        if is_alias and means_utf8mb4(self._tables.server_defaults.variables):  # In no event.
             text = with_utf8mb4(text)
         if not (is_implicit(variables, statement.dialect) and may_hold_timestamps(text)):
             return text
@@ -232,10 +233,6 @@ class Statements:
             return self._client.session.schemas.catalog().table(*target)
 
         return written_out(text, here)
-
-    def _reads_utf8_as_utf8mb4(self, dialect: Dialect) -> bool:
-        """Return whether utf8 means utf8mb4 on the server, which no event records."""
-        return may_mean_utf8mb4(dialect) and means_utf8mb4(self._tables.server_defaults.variables)
 
     def _named(self, sql: str, dialect: Dialect, schema: str) -> str:
         if dialect.flavor is not Flavor.MARIADB:
@@ -334,7 +331,16 @@ class Statements:
                 return False
             if not piece.is_override:
                 done = [change for _, changes in passed for change in changes]
-                self._check_session(piece, statements, done, context, statement)
+                written = statement.query.statement.decode("latin1")
+                check_session(
+                    piece,
+                    statements,
+                    done,
+                    context,
+                    lambda: self._tables.session(),
+                    is_mariadb=statement.dialect.flavor is Flavor.MARIADB,
+                    says_utf8=may_mean_utf8mb4(statement.dialect) and bool(_UTF8.search(written)),
+                )
             sql = together([part for part, _ in passed]).sql
             return bool(self._client.execute_ddl(sql, origin=origin, context=context))
         except NeedsOperator:
@@ -410,25 +416,6 @@ class Statements:
         ids = itertools.count(1 << 62)
         jobs = plan_ddl(piece.sql, None, catalog, lambda: next(ids), context)
         return [catalog.apply(job) for job in jobs]
-
-    def _check_session(
-        self,
-        piece: Piece,
-        statements: Sequence[Parsed],
-        changes: Sequence[SchemaChange],
-        context: DdlContext,
-        statement: Statement,
-    ) -> None:
-        dialect, written = statement.dialect, statement.query.statement.decode("latin1")
-        check_session(
-            piece,
-            statements,
-            changes,
-            context,
-            lambda: self._tables.session(),
-            is_mariadb=dialect.flavor is Flavor.MARIADB,
-            says_utf8=may_mean_utf8mb4(dialect) and bool(_UTF8.search(written)),
-        )
 
 
 def place_of(statement: Statement) -> str:

@@ -59,7 +59,7 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext, modes_of, zone_named
-from penstock.schema.model import ColumnInfo, MysqlType, SchemaInfo, TableInfo
+from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.events.transactions import StatusVariables
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.protocol.address import Connection, rows
@@ -112,7 +112,11 @@ def context_of(
         offset = (_EPOCH + timedelta(microseconds=moment_us)).astimezone(known).utcoffset()
         offset_s = round(offset.total_seconds()) if offset is not None else 0
     is_mariadb = dialect.flavor is Flavor.MARIADB
-    found = _of_event(variables, is_mariadb) | _of_server(dialect, defaults().variables)
+    settings = defaults().variables
+    old = [mode for mode in _OLD_MODES if mode in settings.get("old_mode", "").upper()]
+    if not may_mean_utf8mb4(dialect) and _OLD_MODES[0] not in old:
+        old.insert(0, _OLD_MODES[0])
+    found = {**_of_event(variables, is_mariadb), **settings, "old_mode": ",".join(old)}
     found["version"] = dialect.version_text
     mode = variables.sql_mode
     return DdlContext(
@@ -159,15 +163,6 @@ def means_utf8mb4(variables: Mapping[str, str]) -> bool:
     return _OLD_MODES[0] not in variables.get("old_mode", "").upper()
 
 
-def _of_server(dialect: Dialect, variables: Mapping[str, str]) -> dict[str, str]:
-    found = {name: value for name, value in variables.items() if name != "old_mode"}
-    old = [mode for mode in _OLD_MODES if mode in variables.get("old_mode", "").upper()]
-    if not may_mean_utf8mb4(dialect) and _OLD_MODES[0] not in old:
-        old.insert(0, _OLD_MODES[0])
-    return found | {"old_mode": ",".join(old)}
-
-
-DIV, OLD, WEEK = "div_precision_increment", "old_mode", "default_week_format"
 _ZERO_DATE_CAST = "ZERO_DATE_TIME_CAST"
 _WHOLE = frozenset({*INTEGER_BITS, MysqlType.YEAR})
 _TEXTS = frozenset({MysqlType.VARCHAR, MysqlType.VAR_STRING, MysqlType.STRING, MysqlType.BLOB,
@@ -190,14 +185,20 @@ def conditions(
     if not isinstance(statement, AlterTable) or after is None:
         return []
     computed = {c.name: c.generated_expr for c in after.columns if c.generated_stored}
-    computed |= _added_defaults(statement)
+    computed |= {
+        column.name: column.default.text
+        for part in statement.parts
+        if isinstance(part.operation, AddColumns)
+        for column in part.operation.columns
+        if column.default is not None and column.default.kind is ValueKind.EXPRESSION
+    }
     found = [
         f"NOT ({quote_name(column.name)} <=> {_stored(computed[column.name], column)})"
         for column in after.columns
         if column.name in computed and _is_open(computed[column.name], is_mariadb=is_mariadb)
     ]
     if is_mariadb and before is not None:
-        is_zero = _ZERO_DATE_CAST in variables.get(OLD, "").upper()
+        is_zero = _ZERO_DATE_CAST in variables.get("old_mode", "").upper()
         found += (
             f"YEAR({quote_name(new.name)}) {'<>' if is_zero else '='} 0"
             for old, new in _kept(before, after)
@@ -213,16 +214,6 @@ def week_modes(sql: str) -> list[str]:
         for at, token in enumerate(tokens[:-2])
         if token.upper == "WEEK" and tokens[at + 1].text == "("
     ]
-
-
-def _added_defaults(statement: AlterTable) -> dict[str, str]:
-    added = (p.operation.columns for p in statement.parts if isinstance(p.operation, AddColumns))
-    return {
-        column.name: column.default.text
-        for columns in added
-        for column in columns
-        if column.default is not None and column.default.kind is ValueKind.EXPRESSION
-    }
 
 
 def _is_open(expression: str, *, is_mariadb: bool) -> bool:
@@ -291,23 +282,22 @@ def check_session(
     for statement in statements:
         if isinstance(statement, (CreateTable, CreateView, AlterTable, IndexStatement)):
             settings = dict(context.variables)
-            before, after = _tables_of(changes)
+            pairs = [(old, new) for change in changes for _, old, new in change.altered]
+            pairs += [(old, new) for change in changes for _, old, _, new in change.renamed]
+            before, after = (pairs[0][0], pairs[-1][1]) if pairs else (None, None)
             found = conditions(statement, before, after, settings, is_mariadb=is_mariadb)
             if found and _rows_meet(opens, piece.tables[0], found, context):
                 raise _unproved(piece, "values that the table's rows have")
             modes = [] if is_mariadb else week_modes(piece.sql)
             if "" in modes:
-                known = {settings.get(WEEK, "0"), *modes}
-                if not _modes_there(opens, piece.tables[0]) <= known:
+                known = {settings.get("default_week_format", "0"), *modes}
+                with opens() as connection:
+                    (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*piece.tables[0])}")
+                definition = str(row.get("create table") or row.get("create view"))
+                if not set(week_modes(definition)) <= known:
                     raise _unproved(piece, "the mode of WEEK in its definition")
     if says_utf8:
         _check_charsets(piece, changes, opens)
-
-
-def _tables_of(changes: Sequence[SchemaChange]) -> tuple[TableInfo | None, TableInfo | None]:
-    pairs = [(old, new) for change in changes for _, old, new in change.altered]
-    pairs += [(old, new) for change in changes for _, old, _, new in change.renamed]
-    return (pairs[0][0], pairs[-1][1]) if pairs else (None, None)
 
 
 def _rows_meet(opens: Opens, name: Name, found: Sequence[str], context: DdlContext) -> bool:
@@ -324,12 +314,6 @@ def _rows_meet(opens: Opens, name: Name, found: Sequence[str], context: DdlConte
         return bool(rows(connection, sql))
 
 
-def _modes_there(opens: Opens, name: Name) -> set[str]:
-    with opens() as connection:
-        (row,) = rows(connection, f"SHOW CREATE TABLE {quote_path(*name)}")
-    return set(week_modes(str(row.get("create table") or row.get("create view"))))
-
-
 def _check_charsets(piece: Piece, changes: Sequence[SchemaChange], opens: Opens) -> None:
     """Raise `NeedsOperator` where a column has another character set on the server."""
     made = [table for change in changes for _, table in change.created]
@@ -340,7 +324,9 @@ def _check_charsets(piece: Piece, changes: Sequence[SchemaChange], opens: Opens)
         return
     with opens() as connection:
         there = _charsets_there(connection, piece.tables[0])
-    here = _charsets(made[-1]) if made else _charset_of(schema)
+    here = {"": _utf8mb3(schema.charset)} if schema is not None else {}
+    if made:
+        here = {each.name.lower(): _utf8mb3(each.charset) for each in made[-1].columns}
     wrong = sorted(name for name in here.keys() & there.keys() if here[name] != there[name])
     if wrong:
         raise _unproved(piece, f"the character set of {', '.join(filter(None, wrong)) or 'it'}")
@@ -359,14 +345,6 @@ def _charsets_there(connection: Connection, name: Name) -> dict[str, str]:
         )
         found = rows(connection, sql, schema, table)
     return {str(row["name"]).lower(): _utf8mb3(row["charset"]) for row in found if row["charset"]}
-
-
-def _charsets(table: TableInfo) -> dict[str, str]:
-    return {column.name.lower(): _utf8mb3(column.charset) for column in table.columns}
-
-
-def _charset_of(schema: SchemaInfo | None) -> dict[str, str]:
-    return {} if schema is None else {"": _utf8mb3(schema.charset)}
 
 
 def _utf8mb3(name: object) -> str:

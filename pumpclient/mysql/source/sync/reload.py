@@ -165,7 +165,7 @@ class Reload:
             begin = str(self._snapshot(loaded))
             self._follow.save(Checkpoint(epoch=loaded.epoch, server=self._server, done=begin))
         self.status = ReloadStatus("follows", started=loaded.started)
-        while self._distance_bytes() > _NEAR_BYTES and not self._stopped.is_set():
+        while not self._is_near() and not self._stopped.is_set():
             self._read_up_to(self._source_place())
         self._join(loaded)
 
@@ -268,12 +268,12 @@ class Reload:
         assert checkpoint is not None, "a source that runs has one"
         return checkpoint.place
 
-    def _distance_bytes(self) -> int:
+    def _is_near(self) -> bool:
         found, end = self._follow.load(), self._source_place()
         assert found is not None, "it was stored before"
         begin = found.place
         files = end.file.number - begin.file.number
-        return end.position - begin.position if not files else max(files, 0) * (_NEAR_BYTES + 1)
+        return files < 0 or (not files and end.position - begin.position <= _NEAR_BYTES)
 
     def _read_up_to(self, end: Location) -> None:
         here, found = self._here, self._follow.load()

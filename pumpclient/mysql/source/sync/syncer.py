@@ -62,8 +62,7 @@ from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.overrides import forget_overrides
 from pumpclient.mysql.source.state.skipped import SkippedTables, Verdict
 from pumpclient.mysql.source.sync.context import SyncContext
-from pumpclient.mysql.source.sync.grouping import Gatherer
-from pumpclient.mysql.source.sync.known_transactions import CatchUp, KnownTransactions
+from pumpclient.mysql.source.sync.transactions import CatchUp, Gatherer, KnownTransactions
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.ddl_pieces import Translation, Verb
 from pumpclient.mysql.translate.outputs import (
@@ -157,20 +156,16 @@ class Syncer:
                     break
             self._barrier()
         except NeedsOperator:
-            self._keep_what_is_done()
+            try:  # An override must start exactly here.
+                self._barrier()
+            except PenstockError as error:
+                log.info("what is before the failure comes again: %s", error)
             raise
         finally:
             self._writer.close()
             self._gatherer.close()
         if self._context.store.is_lost():
             raise Retryable("the lease on this source ran out", Code.SOURCE_TAKEN)
-
-    def _keep_what_is_done(self) -> None:
-        """Commit everything before the failure, so that an override starts exactly there."""
-        try:
-            self._barrier()
-        except PenstockError as error:
-            log.info("what is before the failure comes again: %s", error)
 
     def _take(self, chunk: Chunk) -> None:
         begin = chunk.begin
@@ -265,23 +260,21 @@ class Syncer:
         elif isinstance(output, Statement):
             self._statement(output)
         elif isinstance(output, SkippedRows):
-            self._rows_skipped(output)
+            name, skipped = output
+            self._left_out.add(name, skipped)
+            if name is None or not self._left_out.has(*name):
+                label = ".".join(name) if name else "no table"
+                number = "unknown number of" if skipped is None else str(skipped)
+                log.warning(
+                    "after %s: an event of %s is skipped, %s rows", self._end, label, number
+                )
         else:
             assert isinstance(output, Undone), "there are no others"
-            self._undone()
-
-    def _rows_skipped(self, output: SkippedRows) -> None:
-        name, rows = output
-        self._left_out.add(name, rows)
-        if name is None or not self._left_out.has(*name):
-            label = ".".join(name) if name else "no table"
-            count = "unknown number of" if rows is None else str(rows)
-            log.warning("after %s: an event of %s is skipped, %s rows", self._end, label, count)
-
-    def _undone(self) -> None:
-        for name, rows in self._gatherer.undo().items():
-            self._left_out.add(name, rows)
-            log.warning("after %s: %d rows of %s are skipped", self._end, rows, ".".join(name))
+            for each, undone in self._gatherer.undo().items():
+                self._left_out.add(each, undone)
+                log.warning(
+                    "after %s: %d rows of %s are skipped", self._end, undone, ".".join(each)
+                )
 
     def _finished(self, finished: Finished) -> None:
         if self._context.tables.sequences.is_due:

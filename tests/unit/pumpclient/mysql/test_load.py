@@ -30,7 +30,7 @@ from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.source.first_checkpoint import _elsewhere
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
-from pumpclient.mysql.source.sync.known_transactions import CatchUp
+from pumpclient.mysql.source.sync.transactions import CatchUp
 
 small = st.integers(0, 4)
 keys = st.tuples(small, small, small)

@@ -27,7 +27,7 @@ from pumpclient.mysql.source.ddl.session import ServerDefaults
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.first_checkpoint import moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
-from pumpclient.mysql.source.sync.known_transactions import KnownTransactions
+from pumpclient.mysql.source.sync.transactions import KnownTransactions
 from pumpclient.mysql.translate.ddl_pieces import Piece, Translator
 from pumpclient.mysql.translate.outputs import Refused, Statement
 from pumpclient.mysql.translate.statement_text import dialect_of
