@@ -162,23 +162,17 @@ class Check:
     required: bool = True
 
 
-Variables = dict[str, str]
-
-
-def check_server(connection: Connection, *, with_gtids: bool = False) -> list[Check]:
+def check_server(connection: Connection) -> list[Check]:
     """Return all check results, passed or failed, in a fixed order."""
-    identity = identify(connection)
     variables = {
         str(row["variable_name"]).lower(): str(row["value"])
         for row in rows(connection, "SHOW GLOBAL VARIABLES")
     }
     grants = [str(next(iter(row.values()))) for row in rows(connection, "SHOW GRANTS")]
-    return judge(identity, variables, grants, with_gtids=with_gtids)
+    return judge(variables, grants)
 
 
-def judge(
-    identity: ServerIdentity, variables: Variables, grants: list[str], *, with_gtids: bool
-) -> list[Check]:
+def judge(variables: dict[str, str], grants: list[str]) -> list[Check]:
     wanted: list[tuple[str, str, Callable[[str], bool], str]] = [
         ("log_bin", "OFF", lambda v: v in ("ON", "1"), "start the server with log_bin"),
         ("binlog_format", "STATEMENT", lambda v: v == "ROW",
@@ -192,21 +186,18 @@ def judge(
     checks = []
     for name, absent, holds, hint in wanted:
         found = variables.get(name, absent)
-        checks.append(
-            Check(name, holds(found.upper()), found, "" if holds(found.upper()) else hint)
-        )
-    if with_gtids:
-        checks.append(_gtids(identity, variables))
-    checks += [_privileges(grants), _kept(variables)]
-    return checks
-
-
-def _gtids(identity: ServerIdentity, variables: Variables) -> Check:
-    if identity.flavor is Flavor.MARIADB:
-        return Check("gtid", True, "always on")
-    found = variables.get("gtid_mode", "OFF")
-    passed = found.upper() == "ON"
-    return Check("gtid", passed, found, "" if passed else "set gtid_mode=ON on the server")
+        passed = holds(found.upper())
+        checks.append(Check(name, passed, found, "" if passed else hint))
+    seconds = float(variables.get("binlog_expire_logs_seconds", "0") or 0)
+    seconds = seconds or float(variables.get("expire_logs_days", "0") or 0) * _DAY_S
+    passed = seconds == 0 or seconds >= KEEP_S_MIN
+    hint = (
+        f"keep binlogs for at least {KEEP_S_MIN} s, or a pause loses changes"
+        " (binlog_expire_logs_seconds)"
+    )
+    kept = "indefinitely" if seconds == 0 else f"{seconds:g} s"
+    is_kept = Check("binlog kept", passed, kept, "" if passed else hint, required=False)
+    return [*checks, _privileges(grants), is_kept]
 
 
 _WANTED_GRANTS = {
@@ -241,23 +232,6 @@ def _names(scope: re.Pattern[str], grants: list[str]) -> set[str]:
         if match
         for name in re.sub(r"\([^)]*\)", "", match[1]).split(",")
     }
-
-
-def _kept(variables: Variables) -> Check:
-    seconds = float(variables.get("binlog_expire_logs_seconds", "0") or 0)
-    seconds = seconds or float(variables.get("expire_logs_days", "0") or 0) * _DAY_S
-    passed = seconds == 0 or seconds >= KEEP_S_MIN
-    hint = (
-        ""
-        if passed
-        else (
-            f"keep binlogs for at least {KEEP_S_MIN} s, or a pause loses changes"
-            " (binlog_expire_logs_seconds)"
-        )
-    )
-    return Check(
-        "binlog kept", passed, "indefinitely" if seconds == 0 else f"{seconds:g} s", hint, False
-    )
 
 
 def checked_flavor(address: ServerAddress) -> Flavor:

@@ -205,7 +205,6 @@ def session_statements(
     replica_uuid: UUID,
     semi_sync: bool = False,
     start_after: MariadbGtidSet | None = None,
-    gtid_strict_mode: bool = True,
 ) -> list[SessionStatement]:
     """Return a replica session's statements; `start_after` makes MariaDB start by GTID.
 
@@ -220,7 +219,12 @@ def session_statements(
     if flavor is Flavor.MARIADB:
         statements.append(("SET @mariadb_slave_capability = %s", (_MARIADB_CAPABILITY,)))
         if start_after is not None:
-            statements += _mariadb_start(start_after, strict=gtid_strict_mode)
+            behind = ",".join(map(str, start_after.position()))
+            statements += [
+                ("SET @slave_connect_state = %s", (behind,)),
+                ("SET @slave_gtid_strict_mode = 1", ()),
+                ("SET @slave_gtid_ignore_duplicates = 0", ()),
+            ]
     else:
         uuid = str(replica_uuid)
         statements += [
@@ -233,15 +237,6 @@ def session_statements(
         if flavor is Flavor.MYSQL:
             statements.append(("SET @rpl_semi_sync_replica = 1", ()))
     return statements
-
-
-def _mariadb_start(gtids: MariadbGtidSet, *, strict: bool) -> list[SessionStatement]:
-    behind = ",".join(map(str, gtids.position()))
-    return [
-        ("SET @slave_connect_state = %s", (behind,)),
-        ("SET @slave_gtid_strict_mode = %s", (int(strict),)),
-        ("SET @slave_gtid_ignore_duplicates = 0", ()),
-    ]
 
 
 logger = logging.getLogger(__name__)
@@ -262,7 +257,6 @@ class StreamOptions:
     stalled_periods: int = 3
     idle_s: float = 0.5
     semi_sync: bool = False
-    gtid_strict_mode: bool = True
 
 
 class BinlogStream:
@@ -324,7 +318,6 @@ class BinlogStream:
             replica_uuid=uuid4(),
             semi_sync=self._options.semi_sync,
             start_after=start_after,
-            gtid_strict_mode=self._options.gtid_strict_mode,
         )
         with server_errors(self._address):
             with self._connection.cursor() as cursor:

@@ -46,12 +46,7 @@ from pumpclient.mysql.protocol.address import (
     Purged,
     ServerAddress,
 )
-from pumpclient.mysql.protocol.server import (
-    ServerIdentity,
-    binlog_files,
-    binlog_gtids,
-    master_status,
-)
+from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, binlog_gtids
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.boundaries import Recovered, cut, recover
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, RelayFolder, SubDir
@@ -61,14 +56,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a fresh relay log; the first given field counts, else the server's end.
+    """The start of a fresh relay log: a file, else after GTIDs.
 
     The log starts at the beginning of the file that this leads to: a relay log has complete files.
     """
 
     file: str = ""
-    gtids: str | None = None
-    time_s: int | None = None
+    gtids: str = ""
     accepts: str = ""
     """The name of another `History` that an operator accepts."""
 
@@ -120,15 +114,10 @@ class ResumeFinder:
     def _first_file(self, identity: ServerIdentity, start: Start) -> str:
         if start.file:
             return start.file
-        if start.gtids is not None:
-            gtids = parse_gtid_set(start.gtids, identity.flavor)
-            answered, file = file_after(self._address, self._options, gtids)
-            check_same(self._address, answered, identity)
-            return file
-        if start.time_s is not None:
-            return file_at(self._address, self._options, start.time_s)
-        with self._address.session() as connection:
-            return master_status(connection, identity.flavor).file
+        gtids = parse_gtid_set(start.gtids, identity.flavor)
+        answered, file = file_after(self._address, self._options, gtids)
+        check_same(self._address, answered, identity)
+        return file
 
     def _switch(
         self, current: SubDir, found: Recovered, identity: ServerIdentity, start: Start
@@ -300,14 +289,11 @@ def _check_flavor(gtids: GtidSet, identity: ServerIdentity) -> None:
         ) from error
 
 
-_FIRST_POSITION = 4
-
-
 def description_of(
     address: ServerAddress, options: StreamOptions, file: str
 ) -> tuple[ServerIdentity, bytes]:
     with closing(BinlogStream(address, options)) as stream:
-        stream.start_at(file, _FIRST_POSITION)
+        stream.start_at(file, FIRST_POSITION)
         for event in stream.events():
             if read_header(event).type == EventType.FORMAT_DESCRIPTION:
                 return stream.identity, event

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -59,26 +59,10 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _facts(report: VerifyReport) -> dict[str, Any]:
-    differences = [
-        {
-            "table": each.table,
-            "kind": each.kind,
-            "key": [plain(value) for value in each.key],
-            "columns": each.columns,
-        }
-        for each in report.differences
-    ]
-    return {
-        "is_equal": report.is_equal,
-        "commit_ts": report.commit_ts,
-        "tables": report.tables,
-        "chunks": report.chunks,
-        "different": report.different,
-        "repaired": report.repaired,
-        "undecided": report.undecided,
-        "only_downstream": report.only_downstream,
-        "differences": differences,
-    }
+    facts = {"is_equal": report.is_equal, **asdict(report)}
+    for each in facts["differences"]:
+        each["key"] = [plain(value) for value in each["key"]]
+    return facts
 
 
 def _summary(report: VerifyReport) -> str:

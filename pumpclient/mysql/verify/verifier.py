@@ -142,12 +142,12 @@ class VerifyOptions:
 class VerifyReport:
     """The findings. `differences` is bounded, `different` counts all."""
 
+    commit_ts: int = 0
     tables: int = 0
     chunks: int = 0
     different: int = 0
-    undecided: int = 0
     repaired: int = 0
-    commit_ts: int = 0
+    undecided: int = 0
     only_downstream: int = 0
     differences: list[Difference] = field(default_factory=list)
 
