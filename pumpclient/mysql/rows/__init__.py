@@ -11,7 +11,6 @@ A `Reading` gives the layout of a value in an image (`codes` or `prefix`) and th
 decodes it. A server that logs little metadata needs `TableMap.completed` with the table's
 definition.
 
-`tests/unit/pumpclient/mysql/test_fast_paths.py` compares the generated code with
-`Decoder.value_by_value`; `tests/integration/test_mysql_replication_oracle.py` compares with
-mysql-replication where that is right.
+`tests/unit/pumpclient/mysql/test_rows_events.py` compares the generated code with
+`Decoder.value_by_value`; `tests/integration/test_mysql_rows_mariadb.py` compares with the server.
 """

@@ -1,18 +1,9 @@
-"""Binlog files: read event by event, from a server or in memory, and made event by event.
+"""Binlog files: read event by event, from a server or in memory, and made event by event."""
 
-Positions are counted here and have 64 bits: an event's own `end_position` is modulo 2^32, and 0 in
-events that MariaDB 11.4 and later wrote through its cache.
-"""
+from collections.abc import Callable, Iterable, Iterator
 
-from collections.abc import Callable, Collection, Iterator
-from io import BytesIO
-from typing import BinaryIO
-
-from penstock.codes import Code
-from penstock.errors import Malformed
 from pumpclient.mysql.events.frame import (
     FILE_MAGIC,
-    HEADER,
     HEADER_SIZE,
     ROWS_TYPES,
     Checksum,
@@ -20,16 +11,16 @@ from pumpclient.mysql.events.frame import (
     EventType,
     FormatDescription,
     Header,
-    body_of,
     checksum_holds,
     make_event,
+    read_header,
 )
 from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, encode_sids
 from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges
-from pumpclient.mysql.rows.table_map import TableMap
+from pumpclient.mysql.rows.rows_event import STMT_END
+from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
 from tests.kit.mysql.encoding import format_description, gtid_list, mariadb_gtid, rotate, xid
-from tests.kit.mysql.table_maps import TableMaps
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 
@@ -42,144 +33,39 @@ def read_file(server: MariadbServer, name: str) -> bytes:
     return (server.home / "data" / name).read_bytes()
 
 
-def rows_of(
-    data: bytes, choose: Callable[[TableMap], Decoder | None] = Decoder
-) -> Iterator[tuple[str, bool, RowChanges]]:
-    """Yield table, whether the statement ends, and changes of each rows event; checksums hold."""
-    file = BinlogFile(BytesIO(data), verifies=True)
-    maps = TableMaps(Flavor.MARIADB, choose)
-    for _, header, event in file:
-        checksum = file.description.checksum if file.description else Checksum.NONE
-        if header.type == EventType.TABLE_MAP:
-            maps.add(body_of(event, checksum))
-        elif header.type in ROWS_TYPES:
-            body = body_of(event, checksum)
-            decoder = maps.decoder_of(body)
-            if decoder is not None:
-                name = decoder.table_map.name
-                yield name, bool(body[6] & 1), decoder.changes(header.type, body)
-            maps.forget_if_ended(body)
-    assert file.torn_bytes == 0
-
-
-FIRST_POSITION = len(FILE_MAGIC)
-BLOCK_BYTES = 1 << 17  # Larger ones leave the processor's cache: an event takes a tenth more.
-_POSITION_BITS = 0xFFFFFFFF
-_FORMAT_DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)  # Plain numbers compare fastest.
-_HINT = "the file is damaged, or the position is not the beginning of an event"
-
-
-class BinlogFile:
-    """A pass over a file's events from `position` on; `position` moves past each one.
-
-    With `verifies` every checksum that the file's FORMAT_DESCRIPTION promises is checked. A file
-    that ends within an event ends the pass: `torn_bytes` says how much of the event is there.
-    With `types` only events of these are yielded; the others are checked like them, and passed over
-    without being made.
-    """
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        position: int = FIRST_POSITION,
-        *,
-        verifies: bool = False,
-        types: Collection[int] | None = None,
-        block_bytes: int = BLOCK_BYTES,
-    ) -> None:
-        self._file = file
-        self._block_bytes = block_bytes
-        self._types = None if types is None else frozenset(map(int, types))
-        self.position = position
-        self.torn_bytes = 0
-        self.verifies = verifies
-        self.description: FormatDescription | None = None
-
-    def __iter__(self) -> Iterator[tuple[int, Header, bytes]]:
-        """Return an iterator over position, header and all bytes of each event.
-
-        Raises `Malformed` for a file that is no binlog, a header that cannot be, and, when
-        verifying, a checksum that does not hold.
-        """
-        self._file.seek(0)
-        if (magic := self._file.read(FIRST_POSITION)) != FILE_MAGIC:
-            raise Malformed(
-                f"a file that begins with {magic!r} is no binlog",
-                hint=_HINT,
-                code=Code.BINLOG_UNDECODABLE,
-            )
-        if self.position > FIRST_POSITION and self.verifies:
-            self.description = self._first_description()
-        self._file.seek(self.position)
-        return self._events()
-
-    def _events(self) -> Iterator[tuple[int, Header, bytes]]:
-        waiting, wanted = b"", HEADER_SIZE
-        begin = self.position
-        unpack, new, types, verifies = HEADER.unpack_from, tuple.__new__, self._types, self.verifies
-        while block := self._file.read(max(self._block_bytes, wanted - len(waiting))):
-            waiting += block
-            at, end = 0, len(waiting)
-            wanted = HEADER_SIZE
-            last = end - HEADER_SIZE
-            while at <= last:
-                fields = unpack(waiting, at)
-                type_, size = fields[1], fields[3]  # As `Header` has them.
-                if size < HEADER_SIZE:
-                    raise Malformed(
-                        f"an event of {size} bytes at {begin + at}",
-                        hint=_HINT,
-                        code=Code.BINLOG_UNDECODABLE,
-                    )
-                behind = at + size
-                if behind > end:
-                    wanted = size
-                    break
-                if verifies or type_ == _FORMAT_DESCRIPTION:
-                    self.position = begin + at
-                    self._check(Header._make(fields), waiting[at:behind])
-                if types is None or type_ in types:
-                    self.position = begin + behind
-                    # What `Header._make` does, without its call in between.
-                    yield begin + at, new(Header, fields), waiting[at:behind]
-                at = behind
-            waiting = waiting[at:]
-            begin += at
-            self.position = begin
-        self.torn_bytes = len(waiting)
-
-    def _first_description(self) -> FormatDescription | None:
-        """Read what the file's first event says of checksums."""
-        for _, header, event in BinlogFile(self._file):
-            if header.type == EventType.FORMAT_DESCRIPTION:
-                return FormatDescription.decode(event[HEADER_SIZE:])
-            break
-        return None
-
-    def _check(self, header: Header, event: bytes) -> None:
+def events_of(data: bytes) -> Iterator[tuple[Header, bytes]]:
+    """Yield header and bytes of each event of a whole file; all checksums hold."""
+    assert data.startswith(FILE_MAGIC)
+    at, checksum = len(FILE_MAGIC), Checksum.NONE
+    while at < len(data):
+        header = read_header(data, at)
+        event = data[at : at + header.size]
         if header.type == EventType.FORMAT_DESCRIPTION:
-            self.description = FormatDescription.decode(event[HEADER_SIZE:])
-        if not self.verifies:
-            return
-        promised = self.description is not None and self.description.checksum is Checksum.CRC32
-        if promised and not checksum_holds(event):
-            raise Malformed(
-                f"the checksum of the {header} at {self.position}",
-                hint=_HINT,
-                code=Code.BINLOG_UNDECODABLE,
-            )
+            checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
+        assert not checksum or checksum_holds(event), f"{header} at {at}"
+        yield header, event[:-4] if checksum else event
+        at += header.size
 
 
-def ends_as_stated(header: Header, end: int) -> bool:
-    """Return whether an event that ends at `end` says so, as far as its 32 bits can."""
-    return header.end_position in (0, end & _POSITION_BITS)
-
-
-def first_timestamp(file: BinaryIO) -> int | None:
-    """Return the seconds since 1970 of a file's first event that has a time, None when none has."""
-    return next(
-        (header.timestamp_s for _, header, _ in BinlogFile(file) if header.timestamp_s), None
-    )
+def rows_of(
+    events: Iterable[tuple[Header, bytes]],
+    choose: Callable[[TableMap], Decoder | None] = Decoder,
+    flavor: Flavor = Flavor.MARIADB,
+) -> Iterator[tuple[bool, RowChanges]]:
+    """Yield whether the statement ends, and the changes, of each rows event."""
+    kept: dict[bytes, Decoder | None] = {}
+    of_id: dict[bytes, Decoder | None] = {}
+    for header, event in events:
+        body = event[HEADER_SIZE:]
+        number, rest = body[:TABLE_ID_SIZE], body[TABLE_ID_SIZE:]
+        if header.type == EventType.TABLE_MAP:
+            if rest not in kept:
+                kept[rest] = choose(TableMap.decode(body, flavor))
+            of_id[number] = kept[rest]
+        elif header.type in ROWS_TYPES:
+            decoder = of_id.get(number)
+            if decoder is not None:
+                yield bool(rest[0] & STMT_END), decoder.changes(header.type, body)
 
 
 SERVER_ID = 1

@@ -1,6 +1,6 @@
 from contextlib import suppress
 from dataclasses import replace
-from io import BytesIO
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -8,23 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed, NeedsOperator
-from pumpclient.mysql.events.frame import (
-    FILE_MAGIC,
-    HEADER_SIZE,
-    ROWS_TYPES,
-    Checksum,
-    EventType,
-    Header,
-    make_event,
-    read_header,
-)
+from pumpclient.mysql.events.frame import ROWS_TYPES, EventType
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.rows.json_binary import JsonChange, Operation
 from pumpclient.mysql.rows.rows_decoder import Decoder
 from pumpclient.mysql.rows.rows_event import LAYOUTS, Kind, RowsEvent
 from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
-from tests.kit.mysql.binlogs import BinlogFile, ends_as_stated, first_timestamp
-from tests.kit.mysql.encoding import format_description
 from tests.kit.mysql.row_encoding import (
     encode_map,
     encode_rows,
@@ -32,7 +21,6 @@ from tests.kit.mysql.row_encoding import (
     make_partial_image,
     string_metadata,
 )
-from tests.kit.mysql.table_maps import TableMaps
 
 CHOICE = string_metadata(WireType.ENUM, 1)
 COLUMNS = (
@@ -195,69 +183,50 @@ def test_damaged_table_maps_are_malformed(data: st.DataObject) -> None:
         Decoder(TableMap.decode(cut, Flavor.MARIADB))
 
 
-def test_a_decoder_is_made_once_for_maps_that_differ_in_their_id_only() -> None:
-    asked: list[str] = []
-
-    def choose(table: TableMap) -> Any:
-        asked.append(table.name)
-        return Decoder(table)
-
-    maps = TableMaps(Flavor.MARIADB, choose)
-    body = encode_rows(rows_event(EventType.WRITE_ROWS_V1, [ROW]))
-    for number in (77, 7):
-        maps.add(encode_map(TABLE, Flavor.MARIADB, table_id=number))
-    assert asked == ["shop.orders"]
-    decoder = maps.decoder_of(body)
-    assert decoder is not None
-    assert decoder.changes(EventType.WRITE_ROWS_V1, body) == [(None, ROW)]
-    maps.forget_if_ended(body)
-    with pytest.raises(Malformed, match="no TABLE_MAP"):
-        maps.decoder_of(body)
-    assert maps.decoder_of(b"\xff\xff\xff\0\0\0\x01\0") is None
-
-
-def binlog_file(count: int, checksum: Checksum = Checksum.CRC32) -> bytes:
-    description = format_description("10.11.0-MariaDB", checksum)
-    body = description
-    head = make_event(EventType.FORMAT_DESCRIPTION, body, header=Header(0, 15, 1, 0, 0, 0))
-    events = [
-        make_event(3, b"x" * n, header=Header(n + 9, 3, 1, 0, 0, 0), checksum=checksum)
-        for n in range(count)
-    ]
-    return FILE_MAGIC + b"".join([head, *events])
+ALL_KINDS = (
+    Column(WireType.LONGLONG, is_unsigned=False),
+    Column(WireType.VARCHAR, 40, collation=45),
+    Column(WireType.INT24, is_unsigned=True),
+    Column(WireType.NEWDECIMAL, 20 << 8 | 4, is_unsigned=False),
+    Column(WireType.DOUBLE, is_unsigned=False),
+    Column(WireType.DATETIME2, 3),
+    Column(WireType.VARCHAR, 900, collation=45),
+    Column(WireType.TINY, is_unsigned=False),
+    Column(WireType.BLOB, 3, collation=63),
+)
+ALL_BITS = (1 << len(ALL_KINDS)) - 1
+texts = st.text("aß€😀", max_size=8)
+digits = st.integers(1 - 10**20, 10**20 - 1)
+values: list[st.SearchStrategy[Any]] = [
+    texts,
+    st.integers(0, 2**24 - 1),
+    digits.map(lambda n: Decimal(n).scaleb(-4)),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.datetimes().map(lambda at: f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}".zfill(23)),
+    texts,
+    st.integers(-128, 127),
+    st.binary(max_size=9),
+]
+drawn_rows = st.tuples(st.integers(-(2**63), 2**63 - 1), *(st.none() | value for value in values))
 
 
-@pytest.mark.parametrize("checksum", Checksum)
-def test_a_file_is_read_event_by_event_and_a_torn_end_is_reported(checksum: Checksum) -> None:
-    data = binlog_file(5, checksum)
-    whole = list(BinlogFile(BytesIO(data), verifies=True))
-    assert b"".join(event for _, _, event in whole) == data[4:]
-    assert [data[at : at + header.size] for at, header, _ in whole] == [e for _, _, e in whole]
-    for cut in range(4, len(data)):
-        file = BinlogFile(BytesIO(data[:cut]), verifies=True)
-        events = list(file)
-        assert file.position + file.torn_bytes == cut
-        assert events == whole[: len(events)]
-    middle = whole[3][0]
-    assert list(BinlogFile(BytesIO(data), middle, verifies=True)) == whole[3:]
-    assert first_timestamp(BytesIO(data)) == 9
-
-
-def test_a_changed_bit_breaks_a_checksum_and_a_short_size_is_malformed() -> None:
-    data = bytearray(binlog_file(3))
-    data[-5] ^= 1
-    with pytest.raises(Malformed, match="checksum"):
-        list(BinlogFile(BytesIO(data), verifies=True))
-    assert len(list(BinlogFile(BytesIO(data)))) == 4
-    with pytest.raises(Malformed, match="18 bytes"):
-        list(BinlogFile(BytesIO(FILE_MAGIC + bytes(9) + b"\x12" + bytes(9))))
-    with pytest.raises(Malformed, match="no binlog"):
-        list(BinlogFile(BytesIO(b"abcdefgh")))
-
-
-def test_positions_past_4_gib_are_compared_modulo_32_bits() -> None:
-    header = read_header(make_event(3, b"", header=Header(0, 3, 1, 0, 100, 0)))
-    assert ends_as_stated(header, (1 << 33) + 100)
-    assert not ends_as_stated(header, (1 << 33) + 101)
-    assert ends_as_stated(header._replace(end_position=0), 5)
-    assert HEADER_SIZE == 19
+@given(st.sampled_from(USUAL), st.lists(drawn_rows, max_size=4), st.booleans())
+def test_generated_code_reads_what_the_reader_value_by_value_reads(
+    type_: int, drawn: list[tuple[Any, ...]], has_extra: bool
+) -> None:
+    layout = LAYOUTS[type_]
+    drawn = drawn * 2 if layout.kind is Kind.UPDATE else drawn
+    event = RowsEvent(
+        EventType(type_),
+        len(ALL_KINDS),
+        None if layout.kind is Kind.INSERT else ALL_BITS,
+        None if layout.kind is Kind.DELETE else ALL_BITS,
+        b"".join(make_image(ALL_KINDS, row) for row in drawn),
+    )
+    decoder = Decoder(TableMap("s", "t", ALL_KINDS))
+    plain = decoder.value_by_value(event)
+    raw = encode_rows(event, extra=b"xyz" if has_extra else b"")
+    assert decoder.changes(type_, raw) == plain
+    flat = [row for change in plain for row in change if row is not None]
+    assert flat == drawn
+    assert [str(row[3]) for row in flat] == [str(row[3]) for row in drawn]

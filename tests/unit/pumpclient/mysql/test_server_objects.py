@@ -45,6 +45,8 @@ from pumpclient.mysql.translate.statement_text import dialect_of
         "DROP TEMPORARY SEQUENCE s",
         "CREATE NOVELTY n AS 'what a newer server has'",
         "DROP NOVELTY IF EXISTS n",
+        *("SAVEPOINT a", "FLUSH TABLES", "OPTIMIZE TABLE t", "DROP TRIGGER x", "DROP FUNCTION f"),
+        *("SET PASSWORD FOR a = 'b'", "CREATE OR REPLACE ROLE r", "ALTER EVENT e DISABLE"),
     ],
 )
 def test_what_belongs_to_a_server_is_skipped(sql: str) -> None:
@@ -87,7 +89,9 @@ def test_what_may_concern_a_table_is_never_skipped(sql: str) -> None:
 def test_a_routine_is_known_by_the_words_before_its_name() -> None:
     assert is_routine("CREATE DEFINER = 'a b' @ '%' /* x */ PROCEDURE p() BEGIN SELECT 1; END")
     assert is_routine("CREATE /*!50017 DEFINER=`a`@`b`*/ /*!50003 TRIGGER t BEFORE INSERT ON u */")
+    assert is_routine("create or replace aggregate function f(x INT) RETURNS INT # it's open")
     assert not is_routine("CREATE TABLE t (a INT) COMMENT 'FUNCTION'")
+    assert not is_routine("CREATE DEFINER=a VIEW `FUNCTION` AS SELECT 1")
 
 
 def test_a_comment_that_the_server_did_not_run_makes_no_routine() -> None:

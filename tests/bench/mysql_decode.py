@@ -1,0 +1,124 @@
+"""Binlog files of a MariaDB decoded to values: rows/s, against mysql-replication on the same bytes.
+
+`single`: transactions of one ten-column row. `multi`: inserts of 1,000 rows. Both sides read GTIDs,
+TABLE_MAPs and rows, and step over statements' texts and commits, whose type says all.
+mysql-replication does not look at the maps' optional metadata, which would take it longer.
+Seconds are processor time of one process; files are in memory on both sides.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pymysql.protocol import MysqlPacket
+from pymysqlreplication import event, row_event
+from pymysqlreplication.packet import BinLogPacketWrapper
+
+from pumpclient.mysql.events.frame import ROWS_TYPES, EventType, Header
+from tests.bench.figure import Figure
+from tests.kit.mysql.binlogs import current_file, events_of, read_file, rows_of
+from tests.kit.servers.fix_mariadb import MariadbServer
+
+SINGLE_ROWS, MULTI_ROWS, ROWS_PER_INSERT = 20_000, 100_000, 1_000
+ROUNDS = 3
+Events = list[tuple[Header, bytes]]
+TABLE = (
+    "CREATE TABLE b.t (id BIGINT PRIMARY KEY AUTO_INCREMENT, a BIGINT, b VARCHAR(40),"
+    " c VARCHAR(40), d INT, e DECIMAL(12,2), f DOUBLE, g DATETIME, h VARCHAR(255), i VARBINARY(64))"
+)
+_ALLOWED = (event.MariadbGtidEvent, row_event.TableMapEvent, row_event.WriteRowsEvent)
+
+
+def _row(n: int) -> tuple[Any, ...]:
+    day = f"2026-11-{n % 28 + 1:02d} {n % 24:02d}:{n % 60:02d}:{n % 59:02d}"
+    money = f"{n * 37 % 10**9}.{n % 100:02d}"
+    words = f"name {n}", f"city {n % 977}", "z" * (n % 80)
+    return n * 7919, words[0], words[1], n % 5000, money, n / 7, day, words[2], bytes(16)
+
+
+def _capture(server: MariadbServer, count: int, per_insert: int) -> bytes:
+    """Return the binlog file that holds nothing but `count` rows' inserts."""
+    server.query("FLUSH BINARY LOGS")
+    name = current_file(server)
+    connection = server.connect()
+    mark = "(" + ", ".join(["%s"] * 9) + ")"
+    sql = f"INSERT INTO b.t (a, b, c, d, e, f, g, h, i) VALUES {', '.join([mark] * per_insert)}"
+    with connection.cursor() as cursor:
+        for first in range(0, count, per_insert):
+            cursor.execute(sql, [v for n in range(first, first + per_insert) for v in _row(n)])
+    connection.close()
+    server.query("FLUSH BINARY LOGS")
+    return read_file(server, name)
+
+
+def decode_here(events: Events) -> int:
+    """Read the rows to values; return how many rows."""
+    return sum(len(changes) for _, changes in rows_of(events))
+
+
+class _Control:
+    """What mysql-replication asks of its second connection."""
+
+    charset = "utf8mb4"
+
+    def _get_dbms(self) -> str:
+        return "mariadb"
+
+
+def decode_there(events: Events) -> int:
+    """The same by mysql-replication: its packets are made here."""
+    control, tables, count = _Control(), dict[int, Any](), 0
+    for header, raw in events:
+        wrapped = BinLogPacketWrapper(
+            MysqlPacket(b"\0" + raw + bytes(4), "utf8"), tables, control, (10, 11, 0), True, _ALLOWED,
+            None, None, None, None, False, False, False, False, False,
+        )  # fmt: skip
+        said = wrapped.event
+        if header.type == EventType.TABLE_MAP:
+            tables[said.table_id] = said.get_table()
+        elif said is not None and header.type in ROWS_TYPES:
+            count += len(said.rows)
+    return count
+
+
+def _fastest(work: Callable[[], int], count: int) -> float:
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begun = time.process_time()
+        assert work() == count
+        best = min(best, time.process_time() - begun)
+    return best
+
+
+def measure(home: Path) -> Iterator[Figure]:
+    """Yield rows/s of both files."""
+    options = "--log-bin=mysql-bin", "--server-id=1", "--binlog-format=ROW"
+    server = MariadbServer(
+        home, options=(*options, "--binlog-row-metadata=FULL", "--sync-binlog=0")
+    )
+    server.install()
+    server.start()
+    try:
+        server.query("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        server.query("SET GLOBAL binlog_checksum = CRC32")
+        server.query("CREATE DATABASE b")
+        server.query(TABLE)
+        files = {
+            "single": (_capture(server, SINGLE_ROWS, 1), SINGLE_ROWS),
+            "multi": (_capture(server, MULTI_ROWS, ROWS_PER_INSERT), MULTI_ROWS),
+        }
+    finally:
+        server.stop()
+    for name, (data, count) in files.items():
+        events = list(events_of(data))
+        here = _fastest(partial(decode_here, events), count)
+        there = _fastest(partial(decode_there, events), count)
+        yield Figure(
+            name=f"mysql.decode.{name}",
+            value=count / here,
+            unit="rows/s",
+            baseline=count / there,
+            detail={"rows": count, "bytes": len(data), "baseline": "mysql-replication"},
+        )
