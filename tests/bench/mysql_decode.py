@@ -71,8 +71,9 @@ def decode_there(events: Events) -> int:
     """The same by mysql-replication: its packets are made here."""
     control, tables, count = _Control(), dict[int, Any](), 0
     for header, raw in events:
+        packet = MysqlPacket(b"\0" + raw + bytes(4), "utf8")
         wrapped = BinLogPacketWrapper(
-            MysqlPacket(b"\0" + raw + bytes(4), "utf8"), tables, control, (10, 11, 0), True, _ALLOWED,
+            packet, tables, control, (10, 11, 0), True, _ALLOWED,
             None, None, None, None, False, False, False, False, False,
         )  # fmt: skip
         said = wrapped.event

@@ -294,11 +294,10 @@ def test_heartbeats_keep_a_quiet_stream_alive(source: BinlogServer) -> None:
     assert types == [4, 15, 27, 27, 27]
 
 
-def test_a_dump_may_end_at_the_end_and_leaves_no_thread(source: AnyBinlogServer) -> None:
+def test_a_dump_leaves_no_thread(source: AnyBinlogServer) -> None:
     with closing(BinlogStream(source.address, STREAM)) as stream:
-        stream.start_at(FIRST, 4, to_the_end=True)
-        events = list(stream.events())
-    assert read_header(events[-1]).end_position == source.end()[1]
+        stream.start_at(FIRST, 4)
+        assert next(stream.events())
     eventually(lambda: source.dump_threads() == [], LONG_S)
 
 

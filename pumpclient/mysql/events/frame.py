@@ -350,23 +350,12 @@ def description_digest(event: bytes) -> int:
     return _checksum(event[:-CHECKSUM_SIZE]) if len(event) > _FLAGS_AT + CHECKSUM_SIZE else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rotate:
-    """The next file after this; an artificial event names the file that a stream is in."""
-
-    position: int
-    file: str
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        body = BodyReader(data, "ROTATE")
-        return cls(body.uint(8), body.text(body.left))
-
-
-def rotate_of(event: bytes) -> Rotate:
+def rotate_of(event: bytes) -> tuple[int, str]:
+    """Return a ROTATE's position and file: the next after this, or that a stream is in."""
     shortest = HEADER_SIZE + _POSITION_SIZE + CHECKSUM_SIZE
     checked = len(event) > shortest and checksum_holds(event)
-    return Rotate.decode(event[HEADER_SIZE : len(event) - CHECKSUM_SIZE * checked])
+    body = BodyReader(event[HEADER_SIZE : len(event) - CHECKSUM_SIZE * checked], "ROTATE")
+    return body.uint(_POSITION_SIZE), body.text(body.left)
 
 
 def is_fake(header: Header) -> bool:

@@ -98,8 +98,7 @@ def text_rows(table: TableInfo) -> TextRows:
     """Return the reader of a table; raises `Malformed` for a type that no row can hold."""
     stored = stored_columns(table)
     encoders = [_encoder(each) for each in stored]
-    join = _joined(table, stored, encoders)
-    read, row = compiled(table.name, len(stored), join.expression, join.names)
+    read, row = compiled(table.name, len(stored), *_joined(table, stored, encoders))
     columns = tuple(selected(each.column) for each in stored)
     return TextRows(columns, read, row)
 
@@ -157,21 +156,14 @@ def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     return data[begin:end], end
 
 
-@dataclass(frozen=True, slots=True)
-class _Join:
-    """The expression that joins the columns' variables to a row."""
-
-    expression: str
-    names: dict[str, object]
-
-
 def _joined(
     table: TableInfo, stored: tuple[Stored, ...], encoders: list[Callable[[bytes], bytes]]
-) -> _Join:
+) -> tuple[str, dict[str, object]]:
+    """Return the expression that joins the columns' variables to a row, and its names."""
     if handle_parts(table):
         # A common handle's columns may be cut; the codec handles this.
         names: dict[str, object] = {"by_values": _by_values(table, stored)}
-        return _Join(f"by_values(({_tuple(len(stored))}))", names)
+        return f"by_values(({''.join(f'v{n}, ' for n in range(len(stored)))}))", names
     handle = handle_position(table)
     names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
     names |= {"last": protowire.LAST_BYTES, "more": protowire.MORE_BYTES}
@@ -198,11 +190,7 @@ def _joined(
         names[f"e{n}"] = encode
         pieces.append(f"({made} if v{n} is not None else null{n}())")
     rest = " + ".join(pieces) or "b''"
-    return _Join(f"{first} + ({rest} or empty)", names)
-
-
-def _tuple(count: int) -> str:
-    return "".join(f"v{n}, " for n in range(count))
+    return f"{first} + ({rest} or empty)", names
 
 
 @lru_cache(maxsize=1024)

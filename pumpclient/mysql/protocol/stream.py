@@ -32,7 +32,6 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from enum import IntFlag
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -60,12 +59,10 @@ _EOF_SIZE_END = 9
 _POSITION_END = 1 << 32
 
 
-class DumpFlag(IntFlag):
-    """Flags of the dump commands."""
-
-    NON_BLOCK = 0x01  # End after the last event instead of waiting for more.
-    SEND_ANNOTATE = 0x02  # MariaDB: without it ANNOTATE_ROWS are omitted, and files have holes.
-    THROUGH_GTID = 0x04  # MySQL: start by the GTID set.
+_SEND_ANNOTATE = 0x02
+"""A flag of MariaDB's dump: without it ANNOTATE_ROWS are omitted, and files have holes."""
+_THROUGH_GTID = 0x04
+"""A flag of MySQL's dump: start by the GTID set."""
 
 
 def register_replica(server_id: int, host: str = "") -> bytes:
@@ -81,10 +78,10 @@ def dump_from_position(server_id: int, file: str, position: int, flags: int = 0)
     return struct.pack("<BIHI", 0x12, position, flags, server_id) + file.encode()
 
 
-def dump_from_gtids(server_id: int, gtids: MysqlGtidSet, flags: int = 0) -> bytes:
+def dump_from_gtids(server_id: int, gtids: MysqlGtidSet) -> bytes:
     """Return MySQL's COM_BINLOG_DUMP_GTID: everything that `gtids` does not hold."""
     data = encode_sids(gtids)
-    head = struct.pack("<BHII", 0x1E, flags | DumpFlag.THROUGH_GTID, server_id, 0)
+    head = struct.pack("<BHII", 0x1E, _THROUGH_GTID, server_id, 0)
     return head + struct.pack("<QI", 4, len(data)) + data
 
 
@@ -280,17 +277,13 @@ class BinlogStream:
     def ack_wanted(self) -> bool:
         return self._reader.ack_wanted
 
-    def start_at(self, file: str, position: int, *, to_the_end: bool = False) -> None:
-        """Request everything from a position on; `to_the_end` ends there instead of waiting."""
-        server_id = self._set_up(None)
-        flags = self._flags(to_the_end=to_the_end)
-        self._send(dump_from_position(server_id, file, position, flags))
+    def start_at(self, file: str, position: int) -> None:
+        self._dump(self._set_up(None), file, position)
 
     def start_after(self, gtids: GtidSet) -> None:
         if isinstance(gtids, MariadbGtidSet):
             self._check_flavor(Flavor.MARIADB)
-            server_id = self._set_up(gtids)
-            self._send(dump_from_position(server_id, "", 4, self._flags()))
+            self._dump(self._set_up(gtids), "", 4)
             return
         assert isinstance(gtids, MysqlGtidSet)
         self._check_flavor(Flavor.MYSQL)
@@ -305,11 +298,9 @@ class BinlogStream:
                 Code.SERVER_POSITION_LOST,
             )
 
-    def _flags(self, *, to_the_end: bool = False) -> int:
-        flags = DumpFlag.NON_BLOCK if to_the_end else DumpFlag(0)
-        if self.identity.flavor is Flavor.MARIADB:
-            flags |= DumpFlag.SEND_ANNOTATE
-        return flags
+    def _dump(self, server_id: int, file: str, position: int) -> None:
+        flags = _SEND_ANNOTATE if self.identity.flavor is Flavor.MARIADB else 0
+        self._send(dump_from_position(server_id, file, position, flags))
 
     def _set_up(self, start_after: MariadbGtidSet | None) -> int:
         statements = session_statements(

@@ -346,7 +346,7 @@ def file_after(
         file = ""
         for event in stream.events():
             if read_header(event).type == EventType.ROTATE:
-                file = rotate_of(event).file
+                _, file = rotate_of(event)
             elif file:
                 return stream.identity, file  # Otherwise a refusal would have come.
     raise Retryable(f"{address}: the stream ended before it began", Code.SERVER_AWAY)

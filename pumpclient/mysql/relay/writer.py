@@ -69,8 +69,8 @@ class RelayWriter:
 
     def rotate(self, event: bytes, header: Header) -> None:
         """Handle a ROTATE: append a real event; take the stream's position from a fake event."""
-        rotate = rotate_of(event)
-        name = FileName.parse(rotate.file)
+        position, file = rotate_of(event)
+        name = FileName.parse(file)
         if not is_fake(header):
             self.put(event, header.end_position, header.size)
         elif self.file is not None and name < self.file:
@@ -80,7 +80,7 @@ class RelayWriter:
                 code=Code.SERVER_POSITION_LOST,
             )
         else:
-            self.at = rotate.position
+            self.at = position
         self._next = name
 
     def describe(self, event: bytes, header: Header, description: FormatDescription) -> None:

@@ -89,41 +89,6 @@ class Prepared:
     bytes: int = 0
 
 
-class PreparedRows:
-    """All waiting XA rows, by name; holds no more than `bytes_max`."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._waiting: dict[bytes, Prepared] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def begins(self) -> list[Location]:
-        return [each.begin for each in self._waiting.values()]
-
-    def add(self, prepared: Prepared, made: TableChanges | SkippedRows) -> None:
-        """Hold rows of an open transaction; raise `NeedsOperator` when they are too many."""
-        prepared.rows.append(made)
-        if isinstance(made, TableChanges):
-            prepared.bytes += sum(map(len, made.changes[1]))
-        waiting = sum(each.bytes for each in self._waiting.values()) + prepared.bytes
-        if waiting > self._bytes_max:
-            raise NeedsOperator(
-                f"{waiting} bytes of rows wait for an XA COMMIT, the oldest since"
-                f" {min([*self.begins, prepared.begin])}; more than {self._bytes_max} are not kept",
-                "end what XA RECOVER lists on the server, or raise the bound",
-                Code.XA_PREPARED,
-            )
-
-    def keep(self, name: bytes, prepared: Prepared) -> None:
-        self._waiting[name] = prepared
-
-    def end(self, name: bytes) -> Prepared | None:
-        return self._waiting.pop(name, None)
-
-
 def read_statement(statement: bytes) -> tuple[bytes, bytes | None]:
     """Return an XA statement's verb in capitals and its normalized name, None for none."""
     found = _STATEMENT.match(statement)
@@ -192,14 +157,16 @@ class Assembler:
         self._read_with(Checksum.NONE)
         self._dialect = dialect_of("")
         self._open: _Open | None = None
-        self._prepared = PreparedRows(prepared_bytes_max)
+        self._prepared_bytes_max = prepared_bytes_max
+        self._prepared: dict[bytes, Prepared] = {}
+        """The XA transactions that wait for their end, by name."""
 
     @property
     def restart(self) -> Location | None:
         """The position to reread from after a restart now; None means from the last end."""
         if self._open is None and not self._prepared:
             return None
-        begins = self._prepared.begins
+        begins = [each.begin for each in self._prepared.values()]
         if self._open is not None:
             begins.append(self._open.begin)
         return min(begins, default=None)
@@ -329,8 +296,23 @@ class Assembler:
         for each in made:
             self._open.has_followed_rows |= isinstance(each, TableChanges)
             if self._open.prepared is not None:
-                self._prepared.add(self._open.prepared, each)
+                self._hold(self._open.prepared, each)
         return made if self._open.prepared is None else None
+
+    def _hold(self, prepared: Prepared, made: TableChanges | SkippedRows) -> None:
+        """Hold rows of an XA transaction; raise `NeedsOperator` when they are too many."""
+        prepared.rows.append(made)
+        if isinstance(made, TableChanges):
+            prepared.bytes += sum(map(len, made.changes[1]))
+        waiting = [*self._prepared.values(), prepared]
+        size, bytes_max = sum(each.bytes for each in waiting), self._prepared_bytes_max
+        if size > bytes_max:
+            raise NeedsOperator(
+                f"{size} bytes of rows wait for an XA COMMIT, the oldest since"
+                f" {min(each.begin for each in waiting)}; more than {bytes_max} are not kept",
+                "end what XA RECOVER lists on the server, or raise the bound",
+                Code.XA_PREPARED,
+            )
 
     def _is_done(self) -> bool:
         """Return whether the open transaction was already applied; False for XA."""
@@ -405,7 +387,7 @@ class Assembler:
             self._open.has_begun = True
             self._open.prepared = self._open.prepared or Prepared(self._open.begin)
         elif verb in (b"COMMIT", b"ROLLBACK") and name is not None:
-            prepared = self._prepared.end(name)
+            prepared = self._prepared.pop(name, None)
             own = self._open.prepared if prepared is None and self._open.has_rows else prepared
             if verb == b"COMMIT" and own is None and not self._was_done(end):
                 self._refuse(end, NeedsOperator(
@@ -443,5 +425,5 @@ class Assembler:
             if not self._was_done(end):
                 yield from prepared.rows
         else:
-            self._prepared.keep(event.name, prepared)
+            self._prepared[event.name] = prepared
         yield from self._ended(begin, end, timestamp_s)

@@ -19,7 +19,7 @@ from penstock.errors import Retryable, coded
 from penstock.node.output import add_output, plain, show
 from pumpclient.mysql.protocol.address import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
-from pumpclient.mysql.verify.verifier import Verifier, VerifyOptions, VerifyReport, names_of
+from pumpclient.mysql.verify.verifier import Verifier, VerifyReport, names_of
 
 _STATEMENT_S = 3600.0
 
@@ -35,24 +35,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     names = names_of(args.source_config, args.route)
-    options = VerifyOptions(
-        tables=tuple(args.tables or ["*"]),
-        names=names,
-        strict=args.strict,
-        source=args.source or names.source,
-        rows_per_chunk=args.rows_per_chunk,
-        wait_s=args.wait_s,
-        differences_max=args.max_differences,
-        repair=args.repair and _is_confirmed(args),
-    )
-    if args.repair and not options.repair:
+    if args.repair and not _is_confirmed(args):
         sys.stderr.write("penstock verify: nothing was done\n")
         return 2
     with (
         closing(MysqlSide(_address(args.upstream, "UPSTREAM"))) as upstream,
         closing(_downstream(args)) as downstream,
     ):
-        report = Verifier(upstream, downstream, options, _say).run()
+        report = Verifier(
+            upstream,
+            downstream,
+            _say,
+            names=replace(names, source=args.source or names.source),
+            tables=args.tables or ["*"],
+            strict=args.strict,
+            rows_per_chunk=args.rows_per_chunk,
+            wait_s=args.wait_s,
+            differences_max=args.max_differences,
+            repair=args.repair,
+        ).run()
     lines = [*map(str, report.differences), _summary(report)]
     show(args, _facts(report), "\n".join(lines))
     return 0 if report.is_equal else 1

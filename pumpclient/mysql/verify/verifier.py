@@ -50,7 +50,7 @@ class Names:
     online: OnlineDdl | None = None
     merges: bool = False
     source: str = ""
-    """The source's id, when its settings were given."""
+    """The name of the source in origins; empty for the only one."""
     leaves_rows_out: bool = False
     """Whether the settings skip rows by their values or by kinds of change."""
 
@@ -117,25 +117,8 @@ def _route(text: str) -> RouteRule:
 
 
 _POLL_S = 0.2
+_ROUNDS = 3
 Found = dict[Key, tuple[str, tuple[str, ...]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions:
-    """The scope: patterns like `shop.*`; `source` is the name of the source in origins.
-
-    With `strict`, tables and columns that exist only downstream count as a difference.
-    """
-
-    tables: tuple[str, ...] = ("*",)
-    names: Names = field(default_factory=Names)
-    strict: bool = False
-    source: str = ""
-    rows_per_chunk: int = 50_000
-    rounds: int = 3
-    wait_s: float = 10.0
-    differences_max: int = 100
-    repair: bool = False
 
 
 @dataclass(slots=True)
@@ -177,26 +160,43 @@ class Verifier:
         self,
         upstream: MysqlSide,
         downstream: Downstream,
-        options: VerifyOptions,
         say: Callable[[str], None],
+        *,
+        names: Names,
+        tables: Sequence[str],
+        strict: bool,
+        rows_per_chunk: int,
+        wait_s: float,
+        differences_max: int,
+        repair: bool,
     ) -> None:
+        """`tables` are patterns like `shop.*`.
+
+        With `strict`, tables and columns that exist only downstream count as a difference.
+        """
         self._up = upstream
         self._down = downstream
-        self._options = options
         self._say = say
+        self._names = names
+        self._tables = tables
+        self._strict = strict
+        self._rows_per_chunk = rows_per_chunk
+        self._wait_s = wait_s
+        self._differences_max = differences_max
+        self._repairs = repair
         self._report = VerifyReport()
         self._has_waited = self._was_behind = False
 
     def run(self) -> VerifyReport:
         """Compare everything; raises `NeedsOperator` and `Retryable` when that cannot be done."""
         tables = {table.full_name: table for table in base_tables(self._up.session.fetch)}
-        names = self._options.names
+        names = self._names
         targets = names.targets(tables)
         merged = names.merged(targets)
         chosen = [name for name in targets if self._is_chosen(name)]
         if not chosen:
             raise NeedsOperator(
-                f"no table is called {', '.join(self._options.tables)}",
+                f"no table is called {', '.join(self._tables)}",
                 "patterns are like shop.*",
                 Code.COMMAND_INVALID,
             )
@@ -211,7 +211,7 @@ class Verifier:
         return self._report
 
     def _is_chosen(self, name: Name) -> bool:
-        return any(fnmatchcase(".".join(name), pattern) for pattern in self._options.tables)
+        return any(fnmatchcase(".".join(name), pattern) for pattern in self._tables)
 
     def _only_there(self, targets: Mapping[Name, Name], schemas: set[str]) -> None:
         known = {tuple(map(str.lower, target)) for target in targets.values()}
@@ -222,7 +222,7 @@ class Verifier:
 
     def _note_only_there(self, name: str, what: str, columns: tuple[str, ...]) -> None:
         self._report.only_downstream += 1
-        if self._options.strict:
+        if self._strict:
             self._note(Difference(name, f"{what} only downstream", columns))
         else:
             listed = f" {', '.join(columns)}" if columns else ""
@@ -246,7 +246,7 @@ class Verifier:
             self._note_only_there(str(pair), "column", only_there)
         is_alike = self._up.flavor is self._down.flavor and not pair.is_merged
         by_server = is_alike and not any(c.type == "json" for c in columns)
-        for range_ in chunks_of(self._up.session.fetch, pair.here, self._options.rows_per_chunk):
+        for range_ in chunks_of(self._up.session.fetch, pair.here, self._rows_per_chunk):
             report.chunks += 1
             if by_server:
                 self._up.refresh()
@@ -269,14 +269,14 @@ class Verifier:
         self._report.undecided += undecided
         for key, (kind, names) in sorted(found.items(), key=lambda item: repr(item[0])):
             self._note(Difference(str(pair), kind, key, names))
-        if found and self._options.repair and not can_repair:
+        if found and self._repairs and not can_repair:
             self._say(f"{pair} has columns that only the downstream has: not repaired")
-        elif found and self._options.repair:
+        elif found and self._repairs:
             self._repair(pair, columns, range_, found, rows)
 
     def _note(self, difference: Difference) -> None:
         self._report.different += 1
-        if len(self._report.differences) < self._options.differences_max:
+        if len(self._report.differences) < self._differences_max:
             self._report.differences.append(difference)
 
     def _examined(
@@ -284,7 +284,7 @@ class Verifier:
     ) -> tuple[Found, int, ComparedRows]:
         lasting: Found | None = None
         undecided = 0
-        for _ in range(self._options.rounds):
+        for _ in range(_ROUNDS):
             before = self._rows(self._up, pair.here, columns, range_)
             self._wait()
             there = self._rows(self._down, pair.there, columns, range_)
@@ -312,16 +312,16 @@ class Verifier:
 
     def _wait(self) -> None:
         end = self._up.end()
-        deadline_s = time.monotonic() + self._options.wait_s
+        deadline_s = time.monotonic() + self._wait_s
         while True:
             self._down.refresh()
             position = self._down.position()
-            if end.is_in(position, self._options.source):
+            if end.is_in(position, self._names.source):
                 return
             if time.monotonic() > deadline_s:
                 if not self._was_behind:
                     self._was_behind = True
-                    self._say(f"note: {end.doubt(position, self._options.source)}")
+                    self._say(f"note: {end.doubt(position, self._names.source)}")
                 return
             if not self._has_waited:
                 self._has_waited = True

@@ -19,7 +19,6 @@ The set of all sources is unknown, so nothing here waits for the last source (un
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
 
 from penstock.codes import Code
 from penstock.datum.rows.fields import INTEGER_BITS, STRING_TYPES
@@ -57,11 +56,6 @@ _HINT = (
 )
 
 
-class _Vote(Enum):
-    RUN = auto()
-    DONE = auto()
-
-
 def runs(name: str, statement: Statement, table: TableInfo | None) -> bool:
     """Return whether a statement of one of several sources must run on their `table`, if any.
 
@@ -80,47 +74,48 @@ def runs(name: str, statement: Statement, table: TableInfo | None) -> bool:
     votes = {vote for operation in operations for vote in _votes(name, operation, table)}
     if len(votes) > 1:
         raise _refused(name, "a part of it is there already, and a part is not")
-    return _Vote.DONE not in votes
+    return False not in votes
 
 
-def _votes(name: str, operation: Operation, table: TableInfo) -> set[_Vote]:
+def _votes(name: str, operation: Operation, table: TableInfo) -> set[bool]:
+    """Return for each part whether it must run, or is done already."""
     columns = {column.name.lower(): column for column in table.columns}
     match operation:
         case AddColumns():
             return {_added(name, table, columns, each) for each in operation.columns}
         case KeyDef():
-            return {_there(_has_key(operation, table))}
+            return {not _has_key(operation, table)}
         case DropColumn():
             column = columns.get(operation.name.lower())
             if column is not None and not column.is_generated and stand_in(column) is None:
                 raise _refused(name, f"rows without {column.name!r} do not fit: it is NOT NULL")
-            return {_Vote.DONE}
+            return {False}
         case DropKey() | DropPrimary():
-            return {_Vote.DONE}
+            return {False}
         case RenameKey():
             names = {index.name.lower() for index in table.indexes}
-            return {_there(operation.new.lower() in names)}
+            return {operation.new.lower() not in names}
         case ChangeColumn() if operation.old.lower() == operation.column.name.lower():
             _check_change(name, table, columns.get(operation.old.lower()), operation.column)
-            return {_Vote.RUN}
+            return {True}
         case ChangeColumn() | RenameColumn() | RenameTo() | Partitions():
             raise _refused(name, "rows of the others do not fit behind it")
         case _:
-            return {_Vote.RUN}
+            return {True}
 
 
 def _added(
     name: str, table: TableInfo, columns: Mapping[str, ColumnInfo], definition: ColumnDef
-) -> _Vote:
+) -> bool:
     there = columns.get(definition.name.lower())
     if there is None:
-        return _Vote.RUN
+        return True
     wanted = build_column(definition, there.id, (table.charset, table.collate))
     if _kind(wanted) != _kind(there) or wanted.flen > there.flen:
         raise _refused(name, f"column {there.name!r} is of another type there")
     if there.is_not_null and not wanted.is_not_null:
         raise _refused(name, f"column {there.name!r} is NOT NULL there")
-    return _Vote.DONE
+    return False
 
 
 def _kind(column: ColumnInfo) -> tuple[object, ...]:
@@ -157,10 +152,6 @@ def _room(column: ColumnInfo) -> tuple[object, tuple[int, ...]]:
     if tp is MysqlType.NEWDECIMAL:
         return tp, (column.flen - scale, scale)
     return tp, (0 if tp in (MysqlType.ENUM, MysqlType.SET) else column.flen, scale)
-
-
-def _there(is_there: bool) -> _Vote:
-    return _Vote.DONE if is_there else _Vote.RUN
 
 
 def _has_key(key: KeyDef, table: TableInfo) -> bool:

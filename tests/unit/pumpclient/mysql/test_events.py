@@ -105,8 +105,7 @@ def test_a_rotate_is_read_with_or_without_its_checksum(
     position: int, file: str, checksum: Checksum
 ) -> None:
     event = make_event(EventType.ROTATE, rotate(position, file), checksum=checksum)
-    found = rotate_of(event)
-    assert (found.position, found.file) == (position, file)
+    assert rotate_of(event) == (position, file)
 
 
 def test_lists_of_gtids_are_those_of_all_earlier_files() -> None:
