@@ -4,15 +4,14 @@
     mysql.decode.single, multi  against mysql-replication on the same bytes: transactions of one
                                 ten-column row, and inserts of 1,000 rows
 
-Of binlogs both sides read GTIDs, TABLE_MAPs and rows, and step over statements' texts and commits,
-whose type says all. mysql-replication does not look at the maps' optional metadata, which would
-take it longer. Seconds are processor time; files are in memory on both sides.
+Of binlogs both sides read the TABLE_MAPs and rows of events. mysql-replication does not look at the
+maps' optional metadata, which would take it longer. Seconds are processor time; files are in
+memory on both sides.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,9 @@ from penstock.schema.model import (
     TableInfo,
 )
 from penstock.wire.binlog import MutationType
-from pumpclient.mysql.events.frame import ROWS_TYPES, Checksum, EventType, body_of
-from pumpclient.mysql.events.transactions import MARIADB_BEGIN
-from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.rows.rows_event import LAYOUTS
+from pumpclient.mysql.events.frame import ROWS_TYPES, EventType, Header
 from tests.bench.rig import Figure
-from tests.kit.mysql.binlogs import BinlogFile, current_file, read_file
-from tests.kit.mysql.table_maps import TableMaps
+from tests.kit.mysql.binlogs import current_file, events_of, read_file, rows_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 
 ROWS = 100_000
@@ -122,12 +117,11 @@ def _timed(work: Callable[[], object]) -> float:
 
 SINGLE_ROWS, MULTI_ROWS, ROWS_PER_INSERT = 20_000, 100_000, 1_000
 MYSQL_ROUNDS = 3
-_TABLE_MAP, _GTID = int(EventType.TABLE_MAP), int(EventType.MARIADB_GTID)
+Events = list[tuple[Header, bytes]]
 MYSQL_TABLE = (
-    "CREATE MYSQL_TABLE b.t (id BIGINT PRIMARY KEY AUTO_INCREMENT, a BIGINT, b VARCHAR(40),"
+    "CREATE TABLE b.t (id BIGINT PRIMARY KEY AUTO_INCREMENT, a BIGINT, b VARCHAR(40),"
     " c VARCHAR(40), d INT, e DECIMAL(12,2), f DOUBLE, g DATETIME, h VARCHAR(255), i VARBINARY(64))"
 )
-_READ = frozenset({_TABLE_MAP, _GTID, *LAYOUTS})
 _ALLOWED = (event.MariadbGtidEvent, row_event.TableMapEvent, row_event.WriteRowsEvent)
 
 
@@ -154,22 +148,9 @@ def _capture(server: MariadbServer, count: int, per_insert: int) -> bytes:
     return read_file(server, name)
 
 
-def decode_here(data: bytes) -> int:
-    """Read a file, the rows to values; return how many rows."""
-    maps, checksum = TableMaps(Flavor.MARIADB), Checksum.CRC32
-    count = 0
-    for _, header, raw in BinlogFile(BytesIO(data), types=_READ):
-        type_ = header.type
-        if type_ == _TABLE_MAP:
-            maps.add(body_of(raw, checksum))
-        elif type_ in LAYOUTS:
-            body = body_of(raw, checksum)
-            decoder = maps.decoder_of(body)
-            assert decoder is not None
-            count += len(decoder.changes(type_, body))
-        elif type_ == _GTID:
-            MARIADB_BEGIN.unpack_from(raw)
-    return count
+def decode_here(events: Events) -> int:
+    """Read the rows to values; return how many rows."""
+    return sum(len(changes) for _, changes in rows_of(events))
 
 
 class _Control:
@@ -181,12 +162,13 @@ class _Control:
         return "mariadb"
 
 
-def decode_there(data: bytes) -> int:
-    """The same by mysql-replication, which has no reader of files: its packets are made here."""
+def decode_there(events: Events) -> int:
+    """The same by mysql-replication: its packets are made here."""
     control, tables, count = _Control(), dict[int, Any](), 0
-    for _, header, raw in BinlogFile(BytesIO(data)):
+    for header, raw in events:
+        packet = MysqlPacket(b"\0" + raw + bytes(4), "utf8")
         wrapped = BinLogPacketWrapper(
-            MysqlPacket(b"\0" + raw, "utf8"), tables, control, (10, 11, 0), True, _ALLOWED,
+            packet, tables, control, (10, 11, 0), True, _ALLOWED,
             None, None, None, None, False, False, False, False, False,
         )  # fmt: skip
         said = wrapped.event
@@ -226,8 +208,9 @@ def measure_mysql(home: Path) -> Iterator[Figure]:
     finally:
         server.stop()
     for name, (data, count) in files.items():
-        here = _fastest(partial(decode_here, data), count)
-        there = _fastest(partial(decode_there, data), count)
+        events = list(events_of(data))
+        here = _fastest(partial(decode_here, events), count)
+        there = _fastest(partial(decode_there, events), count)
         yield Figure(
             name=f"mysql.decode.{name}",
             value=count / here,
