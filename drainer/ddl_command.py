@@ -32,8 +32,7 @@ from typing import Any
 from drainer.data_dir import Home
 from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, commands, means
-from drainer.differences.skipped import OVERRIDE, lines
+from drainer.differences import OVERRIDE, REPLACE, SKIP, TRACK, Override, commands, lines, means
 from drainer.schema.rules import StreamPosition, StreamRules
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.settings.compat import load_settings

@@ -34,7 +34,7 @@ from prometheus_client.registry import Collector
 
 from drainer.apply.pipeline import Progress
 from drainer.ddl.tidb_servers import Unlogged
-from drainer.differences.skipped import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
+from drainer.differences import CONVERTED, DDLS, ROWS, TRANSACTIONS, VALUES, Totals
 from drainer.intake.merge_holder import Condition
 from drainer.intake.pump_set import Pumps
 from drainer.sinks.protocol import FileCounts

@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from drainer.differences.skipped import Counts
+from drainer.differences import Counts
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Limits, Payload, Remote, Spooled
 from drainer.schema.ahead import AheadRow

@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 
 from drainer.apply.batches import HeldBatch
 from drainer.apply.strategies import Prepared
-from drainer.differences.skipped import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, Skipped
+from drainer.differences import IGNORED, LOOP_BACK, ROWS, TRANSACTIONS, Counts, Skipped
 from drainer.intake.payload import SpooledRows
 from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint

@@ -25,7 +25,7 @@ from drainer.apply.batches import FetchBatch, Fetching, HeldBatch, RowBatch
 from drainer.apply.strategies import Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, FollowedDdl
-from drainer.differences.skipped import Counts, SkippedTotals
+from drainer.differences import Counts, SkippedTotals
 from drainer.facts import ProgressFacts
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step

@@ -38,16 +38,21 @@ from typing import NamedTuple
 from drainer.ddl.catch_up import CatchUp, Upstream, unreported
 from drainer.ddl.jobs import JobSource
 from drainer.ddl.starting_schema import StartingSchema
-from drainer.differences.overrides import (
+from drainer.differences import (
+    DDLS,
+    IGNORED,
+    OVERRIDE,
     REPLACE,
     SKIP,
     TRACK,
+    UPSTREAM_ONLY,
+    Counts,
     Override,
+    Skipped,
     commands,
     means,
     subject_of,
 )
-from drainer.differences.skipped import DDLS, IGNORED, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
 from drainer.planner import DdlStep
 from drainer.relay_log.log import RelayStage
 from drainer.schema.rules import StreamRules

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from drainer.ddl.jobs import JobSource
-from drainer.differences.overrides import Override
+from drainer.differences import Override
 from drainer.schema.rules import StreamPosition
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker

@@ -24,7 +24,7 @@ import grpc
 
 from drainer.intake.payload import Payload, Remote
 from drainer.intake.spool import Run, Spool, chunk_of
-from drainer.pull_refusals import HINTS
+from drainer.task.row_fetch import HINTS
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, code_of_call, coded
 from penstock.http2.client.async_channel import AsyncChannel, AsyncStream

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from drainer.differences.overrides import Override
+from drainer.differences import Override
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Payload
 from drainer.relay_log.records import (

@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from drainer.differences.skipped import DDLS, FILTER, ROWS, Counts, Skipped
+from drainer.differences import DDLS, FILTER, ROWS, Counts, Skipped
 from drainer.reparo.held_changes import HeldChanges
 from drainer.reparo.rebuilt_rows import Change, RowBuilder, Target, ddl_of, events_of
 from drainer.reparo.reparo_config import ReparoConfig

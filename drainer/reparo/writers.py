@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drainer.differences.skipped import Counts
+from drainer.differences import Counts
 from drainer.reparo.rebuilt_rows import Target, datum_value
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import TableSink

@@ -31,8 +31,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
-from drainer.differences.drift import NONE, Drift, absent, compared
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.differences import REPLACE, SKIP, TRACK, Override
+from drainer.schema.drift import NONE, Drift, absent, compared
 from drainer.schema.rules import ALL_RULES, FENCED, StreamPosition, StreamRules
 from penstock.codes import Code
 from penstock.ddl import Catalog, SchemaChange

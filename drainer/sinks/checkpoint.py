@@ -21,8 +21,8 @@ TiDB-Binlog wrote only `commitTS` and `consistent` are read.
 * `pumps` are the Pumps for which the merge waited: {node id: 0}, and the Pumps without which it
   continued, with the commit_ts up to which they were received (`drainer.intake.pump_set`).
 * `left-out` counts the changes up to `commitTS` that are not downstream
-  (`drainer.differences.skipped`).
-* `overrides` are the operator's overrides of DDL, by commit_ts (`drainer.differences.overrides`).
+  (`drainer.differences`).
+* `overrides` are the operator's overrides of DDL, by commit_ts (`drainer.differences`).
   `all-overrides` says that they include the overrides of future DDL, which an older version stored
   elsewhere.
 * `ahead` is {job id: schema version} of the DDL that has run before its binlog came
@@ -45,8 +45,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from drainer.differences.overrides import Override, in_force
-from drainer.differences.skipped import Totals, from_lists, to_lists
+from drainer.differences import Override, Totals, from_lists, in_force, to_lists
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.wire.binlog import Place

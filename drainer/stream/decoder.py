@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple
 
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
-from drainer.differences.skipped import IGNORED, TRANSACTIONS, Counts, Skipped, SkippedTotals
+from drainer.differences import IGNORED, TRANSACTIONS, Counts, Skipped, SkippedTotals
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Limits, Payload, Spooled, SpooledRows, start_ts_of
 from drainer.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in

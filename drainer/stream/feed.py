@@ -43,9 +43,9 @@ from drainer.intake.merger import Merger
 from drainer.intake.puller import Who
 from drainer.intake.pump_set import Pumps
 from drainer.intake.spool import Spool
-from drainer.pull_refusals import HINTS
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.stream.decoder import Decoder, Portion, Reached
+from drainer.task.row_fetch import HINTS
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import (

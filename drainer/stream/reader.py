@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
-from drainer.differences.skipped import lines
+from drainer.differences import lines
 from drainer.intake.merge_holder import PumpView
 from drainer.stream.decoder import Changes, Committed, Portion, Reached, Transaction
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, open_feed

@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from drainer.differences.skipped import (
+from drainer.differences import (
     CONVERTED,
     FILTER,
     IGNORED,

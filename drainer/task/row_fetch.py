@@ -40,8 +40,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from drainer.differences.skipped import Counts, from_lists, to_lists
-from drainer.pull_refusals import HINTS
+from drainer.differences import Counts, from_lists, to_lists
 from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
 from drainer.task.events.event_unit import answer
@@ -67,6 +66,16 @@ _AWAY, _MADE = b"\x00", b"\x01"
 
 Made = list[tuple[bool, Statements]]
 """The SQL of table after table, and whether its rows can conflict with others."""
+
+
+HINTS = {
+    grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
+    grpc.StatusCode.DATA_LOSS: "repair or replace the Pump's damaged file",
+    grpc.StatusCode.FAILED_PRECONDITION: "check the cluster that this Drainer was pointed at",
+    grpc.StatusCode.PERMISSION_DENIED: "check the cluster that this Drainer was pointed at",
+    grpc.StatusCode.INVALID_ARGUMENT: "Pump and Drainer must run compatible versions",
+}
+"""An operator's remedy by error of a Pump that retrying cannot resolve."""
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@
     route    change -> change to run, or not   for the follower, for every DDL it has tracked
 
 Filters see the upstream's names and columns. The downstream sees only the routes' names, and the
-columns that it has (`drainer.differences.drift`). Skipped changes also advance the checkpoint,
-and are counted (`drainer.differences.skipped`). If several tables are replicated into one:
+columns that it has (`drainer.schema.drift`). Skipped changes also advance the checkpoint,
+and are counted (`drainer.differences`). If several tables are replicated into one:
 
     rows   of one shape, which is the rule, are gathered as one table's, in the order of their
            commits: the last change of a key counts, whichever source made it. While shapes
@@ -19,8 +19,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from drainer.differences.overrides import subject_of
-from drainer.differences.skipped import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, Skipped
+from drainer.differences import DDLS, DROPPED, FILTER, OVERRIDE, SYNC_DDL, Skipped, subject_of
 from drainer.schema.tracker import Gone, SchemaTracker, Unknown
 from drainer.task.row_changes import Loss, MarkTable, Screened, Target, is_mark_table
 from penstock.codes import Code

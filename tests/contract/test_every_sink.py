@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from drainer.differences.overrides import Override
-from drainer.differences.skipped import Skipped
+from drainer.differences import Override, Skipped
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.protocol import Sink
 from penstock.codes import Code

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import pytest
 
-from drainer.differences.skipped import DDLS, OVERRIDE, ROWS, VALUES
+from drainer.differences import DDLS, OVERRIDE, ROWS, VALUES
 from penstock.errors import PenstockError
 from tests.fault.test_drainer_ddl import EMPTY_P0, Site, site
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from drainer.differences.overrides import REPLACE, Override
+from drainer.differences import REPLACE, Override
 from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import ddl_progress

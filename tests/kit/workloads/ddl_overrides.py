@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override
+from drainer.differences import REPLACE, SKIP, TRACK, Override
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.opening import open_sink

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.differences.drift import NONE, Drift
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, skip_means
+from drainer.differences import REPLACE, SKIP, TRACK, Override, skip_means
+from drainer.schema.drift import NONE, Drift
 from drainer.schema.tracker import SchemaTracker, Tracked
 from drainer.task.sql.rows import apply_key
 from penstock.errors import NeedsOperator

@@ -10,8 +10,17 @@ import pytest
 
 from drainer.ddl.follower import DdlFollower, FollowedDdl, fetch_job
 from drainer.ddl.starting_schema import OVERRIDES, recorded_overrides
-from drainer.differences.overrides import REPLACE, SKIP, TRACK, Override, in_force
-from drainer.differences.skipped import DDLS, IGNORED, OVERRIDE, Skipped
+from drainer.differences import (
+    DDLS,
+    IGNORED,
+    OVERRIDE,
+    REPLACE,
+    SKIP,
+    TRACK,
+    Override,
+    Skipped,
+    in_force,
+)
 from drainer.planner import DdlStep
 from drainer.schema.rules import FENCED, TIDB, StreamRules
 from drainer.schema.tracker import SchemaTracker, Unknown

@@ -8,7 +8,7 @@ import pytest
 
 from drainer.apply.large import LargeTransactions
 from drainer.components import protected_schemas
-from drainer.differences.skipped import Counts, Skipped
+from drainer.differences import Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Limits, Spooled, outline
 from drainer.planner import LargeStep, Planner, RowsStep

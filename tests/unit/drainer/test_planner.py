@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.differences.skipped import Counts, Skipped
+from drainer.differences import Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, Planner, RowsStep, Step
 from drainer.task.row_changes import Lookup, Loss, Screened, Target

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.differences.overrides import SKIP, Override
+from drainer.differences import SKIP, Override
 from drainer.intake.payload import Spooled, outline
 from drainer.intake.payload import opened as source_of
 from drainer.relay_log.log import RelayLog

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.differences.overrides import SKIP, Override
+from drainer.differences import SKIP, Override
 from drainer.schema.tracker import Gone, SchemaTracker
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob

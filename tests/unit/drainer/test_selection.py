@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from drainer.differences.skipped import Counts, Skipped
+from drainer.differences import Counts, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker

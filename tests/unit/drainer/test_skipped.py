@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.differences.overrides import REPLACE, SKIP, Override
-from drainer.differences.skipped import (
+from drainer.differences import (
     DDLS,
     KINDS,
     LOOP_BACK,
     NAMED_MAX,
     OTHERS,
     OVERRIDE,
+    REPLACE,
     ROWS,
+    SKIP,
     TRANSACTIONS,
     VALUES,
     Counts,
+    Override,
     Skipped,
     SkippedTotals,
     from_lists,

@@ -18,7 +18,7 @@ from drainer.ddl.starting_schema import (
     StartingSchema,
     schema_from,
 )
-from drainer.differences.overrides import SKIP, Override
+from drainer.differences import SKIP, Override
 from drainer.schema.snapshot import SnapshotOrigin, pack, unpack
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint

@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from drainer.ddl.follower import DdlFollower, FollowedDdl
-from drainer.differences.overrides import SKIP, Override
-from drainer.differences.skipped import DDLS, OVERRIDE, UPSTREAM_ONLY, Counts, Skipped
+from drainer.differences import DDLS, OVERRIDE, SKIP, UPSTREAM_ONLY, Counts, Override, Skipped
 from drainer.intake.merger import Merged
 from drainer.planner import DdlStep, Planner
 from drainer.schema.rules import TIDB, StreamPosition

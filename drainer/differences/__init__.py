@@ -1,1 +1,0 @@
-"""Differences: how the downstream differs from the upstream, and why."""
