@@ -24,7 +24,7 @@ from penstock.wire.binlog import Binlog, BinlogType
 from penstock_local.etcd import EtcdServer
 from penstock_local.process import ServerProcess, free_port, python_module
 from pumpclient import Options, PumpClient
-from tests.kit.fakes.scripted_pd import ScriptedPd
+from tests.kit.fakes.scripted_tidb import TidbCluster
 from tests.kit.servers.authority import Authority, Pair
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
@@ -179,7 +179,7 @@ def test_timestamps_come_from_a_pd_that_wants_certificates(
     nodes: Nodes, outside: Authority
 ) -> None:
     pair = outside.issue("penstock")
-    with ScriptedPd(outside.issue("pd")) as pd:
+    with TidbCluster(pair=outside.issue("pd")) as pd:
         pump = nodes.add_pump(pd_address=pd.url, **settings("pd", pair))
         assert pump.status().details["leads_oracle"] == "False"
         oracle = open_oracle(nodes.etcd, pd.url, pd_tls=pair.tls)
@@ -196,9 +196,11 @@ def test_timestamps_come_from_a_pd_that_wants_certificates(
         assert pump.stop() == 0
 
 
-def test_a_pd_whose_leader_wants_tls_is_not_asked_in_the_clear(etcd: Any) -> None:
-    with ScriptedPd() as pd:
-        plain, pd.url = pd.url, pd.url.replace("http:", "https:")
+def test_a_pd_whose_leader_wants_tls_is_not_asked_in_the_clear(
+    etcd: Any, outside: Authority
+) -> None:
+    with TidbCluster() as pd:
+        plain, pd.pair = pd.url, outside.issue("pd")  # From now on it names itself by https.
         oracle = open_oracle(etcd, plain)
         with pytest.raises(NeedsOperator, match=r"asks for TLS .*https:// in pd-address"):
             oracle.get_ts()
