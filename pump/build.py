@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from penstock.security.tls import Security
 from pump.cluster.clock import ClusterClock
 from pump.cluster.fake_binlogs import FakeBinlogs
 from pump.cluster.identity import Identity, kept_node_id
-from pump.cluster.membership import Membership, score_now
+from pump.cluster.membership import Membership, score_of
 from pump.cluster.resolver import DdlResolver, Resolver, Resolving, TimeoutResolver
 from pump.cluster.retention import Retention
 from pump.cluster.sql_resolver import open_resolver, split
@@ -83,7 +84,12 @@ def build(
         storage,
         clock,
         identity=identity,
-        score=lambda: score_now(storage, group_commit, config.data_dir),
+        score=lambda: score_of(
+            storage.stats(),
+            shutil.disk_usage(config.data_dir).total,
+            group_commit.queue_fill,
+            group_commit.append_s_average,
+        ),
         tls=entrance.security.tls,
         holds_log=shipping is not None,
     )

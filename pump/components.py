@@ -1,4 +1,4 @@
-"""Components: the parts of a running Pump, and their facts for an operator."""
+"""Components: the parts of a running Pump, and its facts: its status for people and programs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,66 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.cluster.node_registry import labels_text
 from penstock.node.logs import RECENT
-from penstock.node.output import time_text
 from penstock.ts import compose
-from pump.facts import OpenTransaction, PumpFacts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.http2.grpc_front import GrpcFront
+    from penstock.node.logs import Problem
     from penstock.oracle.server import OracleServer
     from pump.cluster.clock import ClusterClock
     from pump.cluster.fake_binlogs import FakeBinlogs
     from pump.cluster.membership import Membership
-    from pump.cluster.resolver import Resolver, Resolving, Waiting
+    from pump.cluster.resolver import OpenTransaction, Resolver, Resolving
     from pump.cluster.retention import Retention
     from pump.config import PumpConfig
     from pump.counters import Counters
-    from pump.replication.replicas import Replicas
-    from pump.replication.scrubbing import Scrubbing
-    from pump.replication.shipping import Shipping
+    from pump.replication.replicas import KeptReplica, Replicas
+    from pump.replication.scrubbing import Scrubbing, ScrubFacts
+    from pump.replication.shipping import ReplicationFacts, Shipping
     from pump.service.group_commit import GroupCommit
     from pump.service.pull_binlogs import Pulls
     from pump.store.storage import Storage
 
 
 _WAITING_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpFacts:
+    """All that a Pump reports, see `penstock.node.output`."""
+
+    server_engine: str
+    status_pages: str
+    uptime_s: int
+    binlogs_written: int
+    groups_written: int
+    append_ms_average: float
+    appends_run_in: str
+    binlogs_refused: str
+    fake_binlogs_written: int
+    transactions_resolved: int
+    transactions_waiting: int
+    transactions: tuple[OpenTransaction, ...] | None
+    """The oldest of them."""
+    large_transactions_coming: int
+    pullers: str
+    replication: ReplicationFacts | None
+    kept_replicas: tuple[KeptReplica, ...] | None
+    scrubbing: ScrubFacts
+    etcd: str
+    leads_oracle: bool
+    storage: Mapping[str, int]
+    instance: str
+    labels: str
+    score: int
+    purge: str
+    closing: str | None
+    moving: str | None
+    problems: tuple[Problem, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +101,8 @@ class Components:
 
     def facts(self, *, status_pages: str, closing: str, moving: str) -> PumpFacts:
         """Describe this Pump; `closing` and `moving` are empty unless that is under way."""
-        waiting = self.resolving.waiting()
+        waiting, membership = self.resolving.waiting(), self.membership
+        refused = sorted(list(self.counters.refused.items()))
         return PumpFacts(
             server_engine=self.config.server_engine,
             status_pages=status_pages,
@@ -74,31 +111,24 @@ class Components:
             groups_written=self.group_commit.groups_written,
             append_ms_average=round(self.group_commit.append_s_average * 1000, 2),
             appends_run_in="event loop" if self.group_commit.appends_inline else "thread",
-            binlogs_refused=self.counters.refused_text(),
+            binlogs_refused=", ".join(f"{n} {why}" for why, n in refused) or "0",
             fake_binlogs_written=self.fake_binlogs.written,
             transactions_resolved=self.resolving.resolved,
             transactions_waiting=len(waiting),
-            transactions=tuple(map(_transaction, waiting[:_WAITING_SHOWN_MAX])) or None,
+            transactions=tuple(waiting[:_WAITING_SHOWN_MAX]) or None,
             large_transactions_coming=len(self.storage.incoming),
             pullers=", ".join(f"{p.name} after {p.after_ts}" for p in self.pulls.open.values()),
             replication=None if self.copies is None else self.copies.facts(),
             kept_replicas=None if self.kept is None else self.kept.facts(),
             scrubbing=self.scrubbing.facts(),
-            etcd="away" if self.membership.etcd_is_away else "reachable",
+            etcd="away" if membership.etcd_is_away else "reachable",
             leads_oracle=self.oracle is not None and self.oracle.is_leader,
             storage=self.storage.stats(),
-            membership=self.membership.facts(),
+            instance=membership.identity.instance,
+            labels=labels_text(membership.identity.labels),
+            score=membership.score,
             purge=self.retention.report,
             closing=closing or None,
             moving=moving or None,
             problems=RECENT.facts() or None,
         )
-
-
-def _transaction(waiting: Waiting) -> OpenTransaction:
-    return OpenTransaction(
-        start_ts=waiting.start_ts,
-        key=waiting.prewrite_key.hex() or "none",
-        open_since=time_text(compose(int(waiting.since_s * 1000), 0)),
-        waits=waiting.why,
-    )

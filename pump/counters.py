@@ -1,6 +1,6 @@
 """Counters: counts and timings that the parts of a Pump record while they work.
 
-`metrics.py` computes metrics from them at a scrape; nothing here depends on their format.
+`pages.py` computes metrics from them at a scrape; nothing here depends on their format.
 Counting takes no lock, because each counter has only one thread that writes it.
 """
 
@@ -49,10 +49,6 @@ class Counters:
 
     def refuse(self, error: BaseException) -> None:
         self.refused[reason_of(error)] += 1
-
-    def refused_text(self) -> str:
-        by_reason = sorted(list(self.refused.items()))
-        return ", ".join(f"{count} {reason}" for reason, count in by_reason) or "0"
 
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (

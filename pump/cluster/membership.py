@@ -28,13 +28,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -44,7 +42,6 @@ from penstock.cluster.node_registry import (
     NodeKind,
     NodeState,
     NodeStatus,
-    labels_text,
     published_labels,
 )
 from penstock.cluster.records import Gap, LastWord
@@ -57,9 +54,7 @@ if TYPE_CHECKING:
     from penstock.cluster.node_registry import Registry
     from pump.cluster.clock import ClusterClock
     from pump.cluster.identity import Identity
-    from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage
-from pump.facts import MembershipFacts
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +104,7 @@ class Membership:
         self._registry = registry
         self._storage = storage
         self._clock = clock
-        self._identity = identity
+        self.identity = identity
         self._node_id = identity.node_id
         self._host = identity.host
         self._score = score
@@ -167,12 +162,9 @@ class Membership:
             with suppress(Retryable, Malformed):
                 await asyncio.to_thread(self._watch_drainers)
 
-    def facts(self) -> MembershipFacts:
-        return MembershipFacts(
-            instance=self._identity.instance,
-            labels=labels_text(self._identity.labels),
-            score=self._score(),
-        )
+    @property
+    def score(self) -> int:
+        return self._score()
 
     async def drainers(self) -> list[NodeStatus]:
         """Return the Drainers that still need binlogs: all not offline, dead Drainers included."""
@@ -258,8 +250,8 @@ class Membership:
             node_id=self._node_id,
             host=self._host,
             state=state,
-            score=self._score(),
-            label=published_labels(self._identity.labels),
+            score=self.score,
+            label=published_labels(self.identity.labels),
             max_commit_ts=self._storage.max_commit_ts,
             update_ts=self._clock.now_ts(),
         )
@@ -294,7 +286,7 @@ class Membership:
                         Code.NODE_ID_TAKEN,
                     ) from error
                 return
-        is_us = status.details["instance"] == self._identity.instance  # At our former address.
+        is_us = status.details["instance"] == self.identity.instance  # At our former address.
         if status.node_id == self._node_id and not is_us:
             raise NeedsOperator(
                 f"a Pump at {other.host} already has the node id {self._node_id}",
@@ -384,35 +376,15 @@ def last_word_of(node_id: str, storage: Storage) -> LastWord | None:
     )
 
 
-class Load(NamedTuple):
-    """The inputs of a Pump's score."""
+def score_of(stats: Mapping[str, int], volume_bytes: int, fill: float, average_s: float) -> int:
+    """Return the score from a storage's stats, the queue's fill and the average append.
 
-    free_bytes: int
-    reserve_bytes: int
-    volume_bytes: int
-    queue_fill: float
-    append_s_average: float
-
-
-def score_of(load: Load) -> int:
-    """Return the score; higher is better."""
-    usable = load.free_bytes - load.reserve_bytes
-    if usable <= 0 or load.queue_fill >= 1:
+    The higher, the better.
+    """
+    reserve_bytes = stats["stop_write_at_available_bytes"]
+    usable = stats["available_bytes"] - reserve_bytes
+    if usable <= 0 or fill >= 1:
         return 0
-    space = usable / max(load.volume_bytes - load.reserve_bytes, usable)
-    queue = 1 - load.queue_fill
-    latency = 1 / (1 + load.append_s_average / LATENCY_HALF_S)
-    return max(1, round(SCORE_MAX * space * queue * latency))
-
-
-def score_now(storage: Storage, group_commit: GroupCommit, folder: Path) -> int:
-    stats = storage.stats()
-    return score_of(
-        Load(
-            free_bytes=stats["available_bytes"],
-            reserve_bytes=stats["stop_write_at_available_bytes"],
-            volume_bytes=shutil.disk_usage(folder).total,
-            queue_fill=group_commit.queue_fill,
-            append_s_average=group_commit.append_s_average,
-        )
-    )
+    space = usable / max(volume_bytes - reserve_bytes, usable)
+    latency = 1 / (1 + average_s / LATENCY_HALF_S)
+    return max(1, round(SCORE_MAX * space * (1 - fill) * latency))

@@ -33,7 +33,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, coded
+from penstock.node.output import time_text
 from penstock.schema.model import DdlJob
+from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.store.record import Record
@@ -195,17 +197,14 @@ class _Case:
     """When it was opened here, by this machine's clock: about its arrival, or this Pump's start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """An open transaction that was asked about: the key, since when (Unix time), and why it waits.
-
-    `prewrite_key` is empty for a Prewrite that has no key, or that was not read yet.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction whose Commit has not arrived; `key` is in hexadecimal, or "none"."""
 
     start_ts: int
-    prewrite_key: bytes
-    since_s: float
-    why: str
+    key: str
+    open_since: str
+    waits: str
 
 
 class Resolving:
@@ -225,14 +224,14 @@ class Resolving:
         self.resolved = 0
         self.asked = 0
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[OpenTransaction]:
         """Return the transactions that have been open for more than a second, oldest first."""
         return [
-            Waiting(
-                start_ts,
-                case.about.prewrite_key if case.about is not None else b"",
-                case.since_s,
-                case.why or "it is being asked about",
+            OpenTransaction(
+                start_ts=start_ts,
+                key=(case.about and case.about.prewrite_key.hex()) or "none",
+                open_since=time_text(compose(int(case.since_s * 1000), 0)),
+                waits=case.why or "it is being asked about",
             )
             for start_ts, case in self._cases.items()
         ]

@@ -30,6 +30,7 @@ import shutil
 import time
 from collections.abc import AsyncIterable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -42,8 +43,8 @@ from penstock.log.repair import Damage, Patch, Salvaged, repair_segment
 from penstock.log.replica import OlderSegment, read_mark
 from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
+from penstock.node.output import NO_TEXT
 from pump.cluster.identity import mark_copy
-from pump.facts import KeptReplica
 from pump.replication.protocol.chain import Link
 from pump.replication.protocol.messages import (
     Answer,
@@ -75,6 +76,18 @@ _REPAIR_AGAIN_S = 3.0
 _FILES = OsFiles()
 
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptReplica:
+    """A replica of another Pump's log on this Pump's disk."""
+
+    node_id: str
+    summary: str
+    bytes: int = field(metadata=NO_TEXT)
+    first_segment: int = field(metadata=NO_TEXT)
+    epoch: int = field(metadata=NO_TEXT)
+    damaged: str | None
 
 
 class ReplicaStatus(NamedTuple):

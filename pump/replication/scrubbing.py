@@ -18,17 +18,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import PenstockError, coded
+from penstock.log import repair
 from penstock.log.files import File, OsFiles, replace_file
-from penstock.log.repair import Damage, Salvaged, find_damage
+from penstock.log.repair import Salvaged, find_damage
 from penstock.log.segment import Segment
+from penstock.node.output import NO_TEXT
 from penstock.waiting import set_within
-from pump import facts
-from pump.facts import ScrubFacts, ScrubState
 from pump.replication.repair import OwnLogRepair, Repairs
 from pump.replication.replicas import Replicas
 from pump.store.storage import Storage
@@ -45,6 +47,35 @@ _SHOWN_MAX = 20
 _FILES = OsFiles()
 
 
+class ScrubState(StrEnum):
+    """The state of reading all data on the disk."""
+
+    NEVER = "never"
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A corrupted place that no other disk could repair."""
+
+    place: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubFacts:
+    """The last scrub or the current one, and the repairs since the start."""
+
+    scrub: str
+    scrub_state: ScrubState = field(metadata=NO_TEXT)
+    mended: str | None
+    damaged_places: int | None
+    damages: tuple[Damage, ...] | None
+
+
 class Scrubbed(NamedTuple):
     """One log to scrub."""
 
@@ -54,7 +85,7 @@ class Scrubbed(NamedTuple):
     """The offset up to which a segment must be whole."""
     ends_anywhere: bool
     """True for a replica, whose last segment may end within a frame."""
-    repair: Callable[[Segment, Sequence[Damage]], None]
+    repair: Callable[[Segment, Sequence[repair.Damage]], None]
 
 
 def own_log(storage: Storage, own_repair: OwnLogRepair | None, repairs: Repairs) -> Scrubbed:
@@ -148,7 +179,7 @@ class Scrubbing:
     def facts(self) -> ScrubFacts:
         repairs, left = self.repairs, self.repairs.left()
         damages = [
-            facts.Damage(place=f"{path} offset {offset}", summary=about)
+            Damage(place=f"{path} offset {offset}", summary=about)
             for (path, offset), about in sorted(left.items())[:_SHOWN_MAX]
         ]
         mended = f"{repairs.repaired_bytes} bytes at {repairs.repaired_places} occasions"

@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from penstock import failpoints
 from penstock.cluster.disks import Disk
@@ -34,7 +35,7 @@ from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.log.segments import Place, Position, Segments, WriteFailed
-from pump.facts import ReplicationFacts
+from penstock.node.output import NO_TEXT
 from pump.replication.claiming import Claimed
 from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Link
@@ -75,6 +76,20 @@ silent. Without any listed replica nothing is acknowledged, so no other disk can
 
 class Deposed(Retryable):
     """This process is no longer the primary of its log; another process is, or may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationFacts:
+    """The replicas of this Pump's log; `copies` and `copies_on` are text for people."""
+
+    log_epoch: int
+    copies: str
+    copies_present: int = field(metadata=NO_TEXT)
+    copies_wanted: int = field(metadata=NO_TEXT)
+    copies_min: int = field(metadata=NO_TEXT)
+    copies_on: str
+    copies_eligible: str | None
+    copies_problem: str | None
 
 
 class Shipping:

@@ -21,7 +21,7 @@ from penstock.security.tls import Tls
 from penstock.ts import LOGICAL_BITS
 from pump.cluster import membership
 from pump.cluster.identity import Identity
-from pump.cluster.membership import SCORE_MAX, Load, Membership, score_of
+from pump.cluster.membership import SCORE_MAX, Membership, score_of
 from tests.kit.fakes.etcd import MemoryEtcd
 
 WORD = LastWord(pump="p", up_to_ts=4, open_count=0, made="today")
@@ -116,27 +116,37 @@ def test_a_pump_enters_from_a_last_word_that_lacks_some_of_its_transactions(
 
 
 GIB = 1 << 30
-IDLE = Load(100 * GIB, 2 * GIB, 100 * GIB, 0.0, 0.0)
+
+
+def score(
+    free_bytes: int = 100 * GIB,
+    reserve_bytes: int = 2 * GIB,
+    volume_bytes: int = 100 * GIB,
+    fill: float = 0.0,
+    append_s: float = 0.0,
+) -> int:
+    stats = {"available_bytes": free_bytes, "stop_write_at_available_bytes": reserve_bytes}
+    return score_of(stats, volume_bytes, fill, append_s)
 
 
 def test_a_pump_at_rest_on_an_empty_disk_scores_most() -> None:
-    assert score_of(IDLE) == SCORE_MAX
+    assert score() == SCORE_MAX
 
 
 def test_each_factor_takes_its_part() -> None:
-    assert score_of(IDLE._replace(free_bytes=51 * GIB)) == 500
-    assert score_of(IDLE._replace(queue_fill=0.75)) == 250
-    assert score_of(IDLE._replace(append_s_average=0.010)) == 500
-    assert score_of(IDLE._replace(append_s_average=0.090)) == 100
+    assert score(free_bytes=51 * GIB) == 500
+    assert score(fill=0.75) == 250
+    assert score(append_s=0.010) == 500
+    assert score(append_s=0.090) == 100
 
 
 def test_one_that_takes_nothing_scores_nothing() -> None:
-    assert score_of(IDLE._replace(free_bytes=2 * GIB)) == 0
-    assert score_of(IDLE._replace(queue_fill=1.2)) == 0
+    assert score(free_bytes=2 * GIB) == 0
+    assert score(fill=1.2) == 0
 
 
 def test_one_that_takes_something_is_never_left_out() -> None:
-    assert score_of(Load(2 * GIB + 1, 2 * GIB, 10000 * GIB, 0.999, 60.0)) == 1
+    assert score(2 * GIB + 1, 2 * GIB, 10000 * GIB, 0.999, 60.0) == 1
 
 
 BYTES = st.integers(0, 1 << 45)
@@ -146,7 +156,7 @@ BYTES = st.integers(0, 1 << 45)
 def test_it_is_always_within_its_bounds(
     free: int, reserve: int, volume: int, queue_fill: float, append_s: float
 ) -> None:
-    assert 0 <= score_of(Load(free, reserve, volume, queue_fill, append_s)) <= SCORE_MAX
+    assert 0 <= score(free, reserve, volume, queue_fill, append_s) <= SCORE_MAX
 
 
 def test_a_pump_that_joins_notifies_every_drainer_and_no_reader() -> None:
