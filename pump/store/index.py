@@ -9,7 +9,7 @@ little-endian. A position is segment u32, offset u64, length u32.
     "p" start_ts u64    kind u8 (0 taken, 3 rolled back), position
     "s" segment u32     ts u64: the largest timestamp that still needs this segment
     "h"                 the head: all of the log before it is indexed; part of every batch
-    "k"                 from where to replay, see `checkpoint.py`
+    "k"                 the checkpoint, from which a restart replays the log, see below
     "f"                 the place of a checkpoint, written before the flush that it needs
     "n"                 the same place, written after that flush, together with "k"
     "g"                 the purged range, see `Purge`
@@ -26,6 +26,18 @@ synced tables.
 LevelDB does not notice a MANIFEST that lost its last records: it opens an earlier state, and the
 newer tables are not part of it. So "n" must not be above "f"; otherwise the flush is lost.
 
+The checkpoint:
+
+    offset  size  field
+    0       4     format       3
+    4       4     segment      all of the log before segment and offset is durably indexed
+    8       8     offset
+    16      8     largest_ts   the largest commit_ts before that place
+    24      36n   for each transaction that is open there: start_ts u64, position, floor_ts u64,
+                  first segment of its chunks u32 (all ones: it has none)
+
+Format 2 had no first segment; format 1 no transactions: its place was that of the oldest open one.
+
 A start deletes a damaged index and builds it from the log (`recovery.py`). Damage that only a read
 finds, while the Pump runs, leaves the file `DAMAGED` in the folder for the next start.
 """
@@ -34,9 +46,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,10 +58,9 @@ import plyvel
 
 from penstock import failpoints
 from penstock.codes import Code
-from penstock.errors import Corrupt, Retryable
+from penstock.errors import Corrupt, PenstockError, Retryable
 from penstock.log.segments import Place, Position
-from pump.store.checkpoint import Checkpoint, pack_checkpoint, unpack_checkpoint
-from pump.store.record import NO_DDL, LoggedDdl
+from pump.store.record import IN_ONE, NO_DDL, LoggedDdl
 
 TAKEN, COMMIT, FAKE, ROLLED_BACK, LARGE = 0, 1, 2, 3, 4
 
@@ -61,6 +74,16 @@ _DDL = struct.Struct("<QQ")
 _TS = struct.Struct("<Q")
 assert (_COMMIT.size, _PREWRITE.size, _PURGE.size, _DDL.size) == (33, 17, 12, 16)
 
+CHECKPOINT_FORMAT = 3
+_CHECKPOINT = struct.Struct("<IIQQ")
+_OPEN = struct.Struct("<QIQIQI")
+_OPEN_BEFORE_3 = struct.Struct("<QIQIQ")
+assert (_CHECKPOINT.size, _OPEN.size, _OPEN_BEFORE_3.size) == (24, 36, 32)
+_NO_SEGMENT = 0xFFFF_FFFF
+
+_FLUSH_RECORDS, _FLUSH_BYTES = 100_000, 128 << 20
+"""A restart replays little more than this: about a second's work."""
+
 _pack_key, _pack_commit, _pack_prewrite = _COMMIT_KEY.pack, _COMMIT.pack, _PREWRITE.pack
 
 _PREWRITES = frozenset((TAKEN, ROLLED_BACK))
@@ -73,9 +96,62 @@ _OF_FILES = re.compile(r"Invalid argument|\.(ldb|sst): No such file")
 _FAKES_PASSED_MAX = 1_000_000
 """Read in about two seconds."""
 
+log = logging.getLogger(__name__)
 _compacted = failpoints.point("pump.flush.compacted")
 _flushed = failpoints.point("pump.flush.done")
 _purge_noted = failpoints.point("pump.purge.noted")
+
+
+class Open(NamedTuple):
+    """A Prewrite without its Commit or Rollback; `since_ms` is in no checkpoint."""
+
+    position: Position
+    floor_ts: int
+    since_ms: int
+    first_segment: int = IN_ONE
+    """The segment of its first chunk, if it was stored in chunks."""
+
+
+class Checkpoint(NamedTuple):
+    """The place where a restart starts to replay the log, and the facts about the log before it."""
+
+    pointer: Place
+    """All before is durably indexed."""
+    largest_ts: int
+    """The largest commit_ts that lies before the pointer."""
+    open: tuple[tuple[int, Open], ...] = ()
+    """The Prewrites before the pointer that were open there, in the order of the log."""
+
+    @property
+    def first_segment(self) -> int:
+        """The oldest segment that a restart from here reads, or that may be requested later."""
+        chunks = [found.first_segment for _, found in self.open if found.first_segment != IN_ONE]
+        oldest = self.open[0][1].position.segment if self.open else self.pointer.segment
+        return min([oldest, *chunks])
+
+
+def pack_checkpoint(checkpoint: Checkpoint) -> bytes:
+    parts = [_CHECKPOINT.pack(CHECKPOINT_FORMAT, *checkpoint.pointer, checkpoint.largest_ts)]
+    for start_ts, (position, floor_ts, _, first) in checkpoint.open:
+        first_segment = _NO_SEGMENT if first == IN_ONE else first
+        parts.append(_OPEN.pack(start_ts, *position, floor_ts, first_segment))
+    return b"".join(parts)
+
+
+def unpack_checkpoint(value: bytes, path: str) -> Checkpoint:
+    """Return the checkpoint in a stored value of the index at `path`; raise `Corrupt`."""
+    form, segment, offset, largest_ts = _CHECKPOINT.unpack_from(value)
+    if form not in (1, 2, CHECKPOINT_FORMAT):
+        raise Corrupt(
+            *(path, 0, f"this index has format {form}, not {CHECKPOINT_FORMAT}"),
+            code=Code.INDEX_DAMAGED,
+        )
+    layout = _OPEN if form == CHECKPOINT_FORMAT else _OPEN_BEFORE_3
+    opened = []
+    for start_ts, s, o, n, floor_ts, *first in layout.iter_unpack(value[_CHECKPOINT.size :]):
+        first_segment = IN_ONE if first in ([], [_NO_SEGMENT]) else first[0]
+        opened.append((start_ts, Open(Position(s, o, n), floor_ts, 0, first_segment)))
+    return Checkpoint(Place(segment, offset), largest_ts, tuple(opened))
 
 
 class Purge(NamedTuple):
@@ -306,6 +382,52 @@ class Index:
         ):
             key = next(keys, None)
         return int.from_bytes(key[1:], "big") if key else 0
+
+
+class Flusher:
+    """Makes the index durable periodically, in a thread that runs no longer than a flush."""
+
+    def __init__(self, flush: Callable[[Checkpoint], None], checkpoint: Checkpoint) -> None:
+        self._flush = flush
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._records = self._bytes = 0
+        self.flushed = checkpoint
+        """The checkpoint that a restart would replay from; never ahead of the durable index."""
+
+    @property
+    def is_due(self) -> bool:
+        """True once much was indexed since the last flush started and that flush has ended."""
+        much = self._records >= _FLUSH_RECORDS or self._bytes >= _FLUSH_BYTES
+        return much and (self._thread is None or not self._thread.is_alive())
+
+    def note(self, records: int, size_bytes: int) -> None:
+        self._records += records
+        self._bytes += size_bytes
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Make the index durable up to `checkpoint` in a thread; no flush may be running."""
+        self._records = self._bytes = 0
+        self._thread = threading.Thread(
+            target=self.flush, args=(checkpoint,), name="pump-index-flush"
+        )
+        self._thread.start()
+
+    def flush(self, checkpoint: Checkpoint) -> None:
+        """Make the index durable up to `checkpoint`; a failure only lengthens the next replay."""
+        with self._lock:
+            if checkpoint.pointer <= self.flushed.pointer:
+                return
+            try:
+                self._flush(checkpoint)
+            except PenstockError as error:
+                log.warning("the index could not be flushed: %s", error)
+            else:
+                self.flushed = checkpoint
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
 
 
 @contextlib.contextmanager

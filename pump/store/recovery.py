@@ -58,12 +58,10 @@ from penstock.log.segments import SEGMENT_BYTES_MAX, MissingSegments, Place, Pos
 from penstock.pb import binlog_pb2
 from penstock.settings.setting import out_of_range
 from penstock.wire.binlog import BinlogType
-from pump.store.checkpoint import Checkpoint, checkpoint_of
-from pump.store.index import Index, Purge
+from pump.store.index import Checkpoint, Index, Purge
 from pump.store.record import CHUNK, IN_ONE, Fields, largest_ts
-from pump.store.sorter import Open, Sorter
 from pump.store.space import Needed, finish_purge
-from pump.store.transactions import OPEN_MAX, Ledger
+from pump.store.transactions import OPEN_MAX, Ledger, Sorter
 
 log = logging.getLogger(__name__)
 _index_opened = failpoints.point("pump.open.index_opened")
@@ -76,22 +74,6 @@ INDEX_FOLDER = "index"
 _BATCH_RECORDS = 4096
 _PROGRESS_EVERY_S = 2.0
 _COMMIT, _ROLLBACK = int(BinlogType.COMMIT), int(BinlogType.ROLLBACK)
-
-
-@dataclass(slots=True)
-class Recovered:
-    """An open log and its index, in step with each other."""
-
-    folder: Path
-    segments: Segments
-    index: Index
-    ledger: Ledger
-    needed: Needed
-    purge: Purge
-    checkpoint: Checkpoint
-    """Holds as soon as the index is flushed."""
-    flushed: Checkpoint
-    replayed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +108,7 @@ class StorageConfig:
 
 def recover(
     folder: Path, config: StorageConfig, *, files: Files, on_progress: Progress, now_ms: int
-) -> Recovered:
+) -> Replay:
     """Open log and index in `folder` and replay the part that the index lacks; raise `Corrupt`.
 
     Missing segments are an error unless `config` declares them lost.
@@ -148,7 +130,7 @@ def recover(
 
 def _recover(
     folder: Path, config: StorageConfig, files: Files, on_progress: Progress, now_ms: int
-) -> Recovered:
+) -> Replay:
     index = _open_index(folder, config)
     _index_opened()
     try:
@@ -165,7 +147,8 @@ def _recover(
         _log_opened()
         try:
             _check_own(folder, index, segments)
-            found = _replay(folder, index, segments, index.checkpoint(), on_progress, now_ms)
+            found = Replay(index, segments, now_ms)
+            found.run(on_progress, now_ms)
             found.ledger.open_max = config.open_prewrites_max
             return found
         except BaseException:
@@ -201,37 +184,6 @@ def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | N
     )
 
 
-def _replay(
-    folder: Path,
-    index: Index,
-    segments: Segments,
-    checkpoint: Checkpoint | None,
-    on_progress: Progress,
-    now_ms: int,
-) -> Recovered:
-    purge = finish_purge(index, segments)
-    replay = Replay(index, segments, purge, checkpoint, now_ms)
-    replay.run(on_progress, now_ms)
-    _replayed()
-    sorter = replay.ledger.sorter
-    after = checkpoint_of(sorter, segments.end)
-    segments.largest_ts = max(segments.largest_ts, sorter.largest_ts, replay.needed.largest_ts())
-    read = _reader(segments)
-    last_ts, before = index.last_ts(), replay.ledger
-    ledger = Ledger(sorter, index, read, last_ts, early=before.early, newest_ddl=before.newest_ddl)
-    return Recovered(
-        folder,
-        segments,
-        index,
-        ledger,
-        replay.needed,
-        replay.purge,
-        after,
-        replay.checkpoint,
-        replay.records,
-    )
-
-
 def _check_own(folder: Path, index: Index, segments: Segments) -> None:
     """Raise `NeedsOperator` unless the last entries of the index are binlogs of this log.
 
@@ -255,13 +207,6 @@ def _check_own(folder: Path, index: Index, segments: Segments) -> None:
                 " it from the log",
                 Code.DATA_DIR_OTHER,
             )
-
-
-def _reader(segments: Segments) -> Callable[[Position], bytes | None]:
-    def read(position: Position) -> bytes | None:
-        return segments.read(position) if position.segment >= segments.first else None
-
-    return read
 
 
 def lock_folder(folder: Path) -> int:
@@ -312,31 +257,27 @@ def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_t
 
 
 class Replay:
-    """One replay, from the checkpoint to the end of the log."""
+    """One replay, from the checkpoint to the end of the log; log and index are then in step."""
 
-    def __init__(
-        self,
-        index: Index,
-        segments: Segments,
-        purge: Purge,
-        checkpoint: Checkpoint | None,
-        now_ms: int,
-    ) -> None:
+    def __init__(self, index: Index, segments: Segments, now_ms: int) -> None:
         self.index = index
         self.segments = segments
-        self.purge = purge
+        self.purge = finish_purge(index, segments)
         self.needed = Needed(index.needed())
         self.records = 0
         self._thread = ThreadPoolExecutor(1, "pump-replay")
         self._writing: Future[None] | None = None
-        self.checkpoint = checkpoint or Checkpoint(Place(segments.first, BEGIN), 0)
+        self.checkpoint = index.checkpoint() or Checkpoint(Place(segments.first, BEGIN), 0)
         sorter = Sorter(self.checkpoint.largest_ts)
-        for start_ts, position, floor_ts, first_segment in self.checkpoint.open:
-            sorter.open[start_ts] = Open(position, floor_ts, now_ms, first_segment)
-        ddl = index.newest_ddl()
-        self.ledger = Ledger(sorter, index, lambda position: None, (0, 0), newest_ddl=ddl)
+        for start_ts, known in self.checkpoint.open:
+            sorter.open[start_ts] = known._replace(since_ms=now_ms)
+        self.ledger = Ledger(sorter, index, self._read, index.newest_ddl())
 
-    def run(self, on_progress: Callable[[int, int], None], now_ms: int) -> None:
+    def _read(self, position: Position) -> bytes | None:
+        segments = self.segments
+        return segments.read(position) if position.segment >= segments.first else None
+
+    def run(self, on_progress: Progress, now_ms: int) -> None:
         """Read, check and enter everything; raise `Corrupt`."""
         segments, start = self.segments, self.checkpoint.pointer
         total = segments.bytes_between(start, segments.end)
@@ -351,7 +292,10 @@ class Replay:
             self._thread.shutdown()
         if self.records:
             log.info("replayed %d binlogs, %d bytes of log", self.records, total)
-        on_progress(total, total)
+        _replayed()
+        largest = (self.ledger.sorter.largest_ts, self.needed.largest_ts())
+        segments.largest_ts = max(segments.largest_ts, *largest)
+        self.ledger.begin(self.index.last_ts())
 
     def _block(self, positions: list[Position], records: list[Fields], now_ms: int) -> None:
         for i in range(0, len(records), _BATCH_RECORDS):
@@ -453,20 +397,13 @@ def _special(payload: bytes) -> Fields:
 
 
 class Progress:
-    """Passes bytes done and to do to a listener, and every two seconds to the log."""
+    """Reports the bytes done and to do in the log, every two seconds."""
 
-    def __init__(
-        self,
-        listener: Callable[[int, int], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._listener = listener
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._begun_s = self._reported_s = clock()
 
     def __call__(self, done: int, total: int) -> None:
-        if self._listener is not None:
-            self._listener(done, total)
         now_s = self._clock()
         if now_s - self._reported_s < _PROGRESS_EVERY_S or not 0 < done < total:
             return
@@ -474,8 +411,5 @@ class Progress:
         rate = done / (now_s - self._begun_s)
         log.info(
             "replaying the log into the index: %d %% of %d MB, %.0f MB/s, about %.0f s left",
-            100 * done // total,
-            total // 1_000_000,
-            rate / 1e6,
-            (total - done) / rate,
+            *(100 * done // total, total // 1_000_000, rate / 1e6, (total - done) / rate),
         )

@@ -62,7 +62,7 @@ the machine dies, by 5 any part may be lost, so a restart always replays from th
 is written after a flush. Replaying puts the same entries again.
 
 Checkpoint. It is the indexed end of the log, with a list of the transactions that are open there,
-and their floors (`sorter.py`). A transaction that stays open for minutes therefore does not
+and their floors (`transactions.py`). A transaction that stays open for minutes therefore does not
 lengthen the replay. If more are open than the list holds, the checkpoint is the place of the first
 that it has no room for. Hence a replay knows every Commit's Prewrite, except for Commits whose
 entry is in the index.
@@ -96,8 +96,7 @@ from penstock import failpoints
 from penstock.codes import Code
 from penstock.log.files import Files, OsFiles
 from penstock.log.segments import Place, Position, Segments, WriteFailed
-from pump.store.checkpoint import Checkpoint, Flusher, checkpoint_of
-from pump.store.index import Entry
+from pump.store.index import Checkpoint, Entry, Flusher
 from pump.store.record import (
     Contradiction,
     LoggedDdl,
@@ -109,7 +108,7 @@ from pump.store.record import (
     Unmatched,
     largest_ts,
 )
-from pump.store.recovery import Progress, Recovered, StorageConfig, lock_folder, recover
+from pump.store.recovery import Progress, Replay, StorageConfig, lock_folder, recover
 from pump.store.space import IncomingTransactions, Reserve, carry_out
 from pump.store.stream import Pulled, Stream
 
@@ -172,7 +171,8 @@ class Storage:
 
     def __init__(
         self,
-        recovered: Recovered,
+        path: Path,
+        recovered: Replay,
         config: StorageConfig,
         lock_file: int,
         files: Files,
@@ -183,9 +183,9 @@ class Storage:
         self._ledger = recovered.ledger
         self._needed = recovered.needed
         self.stream = Stream(recovered.index, recovered.segments, recovered.purge)
-        self._flusher = Flusher(recovered.index.flush, recovered.flushed)
-        self._reserve = Reserve(files, recovered.folder, config.stop_write_at_available_bytes)
-        self._replayed = recovered.replayed
+        self._flusher = Flusher(recovered.index.flush, recovered.checkpoint)
+        self._reserve = Reserve(files, path, config.stop_write_at_available_bytes)
+        self._replayed = recovered.records
         self.incoming = IncomingTransactions()
         self._config = config
         self._lock_file = lock_file
@@ -197,10 +197,10 @@ class Storage:
         self.newest_ddl = self._ledger.newest_ddl
         """The DDL with the largest commit_ts of all that were ever indexed."""
         self._groups = self._indexed_group = 0
-        self._stored_head = self._indexed_head = recovered.checkpoint.pointer
-        self._indexed_checkpoint = recovered.checkpoint
-        if recovered.replayed:
-            self._flusher.begin(recovered.checkpoint)
+        self._stored_head = self._indexed_head = self._segments.end
+        self._indexed_checkpoint = self._ledger.sorter.checkpoint(self._segments.end)
+        if self._replayed:
+            self._flusher.begin(self._indexed_checkpoint)
         self._appended_records = self._appended_bytes = 0
         self._copies: Shipped | None = None
         self._closed = False
@@ -211,30 +211,23 @@ class Storage:
         path: Path,
         config: StorageConfig | None = None,
         *,
-        on_progress: Callable[[int, int], None] | None = None,
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Storage:
         """Open the storage in `path`, creating it if necessary; replay all that the index lacks.
 
-        `on_progress` is called with the bytes done and to do. Raises `Corrupt` for damage,
-        `NeedsOperator` while another process has it open.
+        Raises `Corrupt` for damage, `NeedsOperator` while another process has it open.
         """
         config, files = config or StorageConfig(), files or OsFiles()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock_file = lock_folder(path)
         try:
-            recovered = recover(
-                path,
-                config,
-                files=files,
-                on_progress=Progress(on_progress),
-                now_ms=int(clock() * 1000),
-            )
+            now_ms = int(clock() * 1000)
+            recovered = recover(path, config, files=files, on_progress=Progress(), now_ms=now_ms)
         except BaseException:
             os.close(lock_file)
             raise
-        return cls(recovered, config, lock_file, files, clock)
+        return cls(path, recovered, config, lock_file, files, clock)
 
     @property
     def log(self) -> Segments:
@@ -296,7 +289,7 @@ class Storage:
             assert not orphans, "the ledger admits no Commit without its Prewrite"
             self._ledger.end_group(self._groups, self._indexed_group)
             sorter = self._ledger.sorter
-            checkpoint = checkpoint_of(sorter, head) if self._flusher.is_due else None
+            checkpoint = sorter.checkpoint(head) if self._flusher.is_due else None
             max_commit_ts, newest_ddl = sorter.max_commit_ts, self._ledger.newest_ddl
             if positions:  # The log may be in another segment by now (`pump/replication`).
                 needed[positions[0].segment] = most_ts
@@ -391,8 +384,7 @@ class Storage:
         with self._state_lock:
             if self._groups == self._indexed_group:  # Then the ledger is as far as the index.
                 # Not the log's end, which may already have moved on.
-                checkpoint = checkpoint_of(self._ledger.sorter, self._indexed_head)
-                self._indexed_checkpoint = checkpoint
+                self._indexed_checkpoint = self._ledger.sorter.checkpoint(self._indexed_head)
         self._flusher.flush(self._indexed_checkpoint)
 
     def check_space(self, wanted_bytes: int = 0) -> None:

@@ -1,4 +1,6 @@
-"""Ledger: deduplicates and validates binlogs per transaction before they are logged.
+"""Transactions: what the Pump knows of them: the ledger that admits binlogs, and the sorter.
+
+The ledger deduplicates and validates binlogs before they are logged:
 
     arrives    the transaction is   the Pump
     ─────────  ───────────────────  ────────────────────────────────────────────────────────
@@ -24,21 +26,37 @@ comes, and the resolver rolls it back. Its writer has given it up, so no Commit 
 
 Recently decided transactions are kept in memory; older ones are looked up in the index. Both
 together make the answers exact, whatever the age.
+
+The sorter tracks the open transactions, and the commit_ts up to which the stream is complete. A
+writer asks for its commit_ts only when its Prewrite is durable here. So every commit_ts that this
+Pump has seen *before* a Prewrite was issued before the commit_ts of that Prewrite will be:
+
+    arrival   P1 ── C0(10) ── P2 ── C3(14) ── C2(17) ── …
+    floor     0               10                          P2 will commit above 10,
+                                                          P1 may commit anywhere: the max is 0
+
+The floor of a Prewrite is the largest commit_ts that arrived before it. The stream is complete up
+to the floor of the oldest open Prewrite; with none open, up to the largest commit_ts seen.
+Transactions that wait for an open one need no queue: memory grows with the open transactions only.
+
+Invariants: `max_commit_ts` never goes down, and the ledger refuses a Commit unless it lies above
+its Prewrite's floor, so nothing enters the stream below it. No clock, no I/O.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.log.chunks import identity, is_special
-from penstock.log.segments import Position
+from penstock.log.segments import Place, Position
 from penstock.wire.binlog import BinlogType
-from pump.store.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, CommitEntry, Entry
+from pump.store.index import COMMIT, FAKE, LARGE, ROLLED_BACK, TAKEN, Checkpoint, Entry, Index, Open
 from pump.store.record import (
     CHUNK,
     IN_ONE,
@@ -51,7 +69,6 @@ from pump.store.record import (
     Record,
     TooManyOpen,
 )
-from pump.store.sorter import Open, Sorter
 
 GENERATION_MAX = 32_768
 """Decided transactions per generation; two generations are kept."""
@@ -59,19 +76,73 @@ GENERATION_MAX = 32_768
 OPEN_MAX = 200_000
 """Open transactions; each costs some 420 bytes of memory."""
 
+CHECKPOINT_OPEN_MAX = 10_000
+"""The most open transactions in a checkpoint."""
+
 _EARLY_MAX = 65_536
 _new = tuple.__new__
 
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 
 
-class Lookup(Protocol):
-    """The part of the index that answers for old transactions."""
+class Sorter:
+    """Receives records in the order of the log; `open` holds unmatched Prewrites by arrival."""
 
-    def commit(self, commit_ts: int) -> CommitEntry | None: ...
+    def __init__(self, max_commit_ts: int = 0) -> None:
+        # An OrderedDict, because its first key costs the same however many were deleted.
+        self.open: OrderedDict[int, Open] = OrderedDict()
+        self.largest_ts = max_commit_ts
 
-    def prewrite(self, start_ts: int) -> tuple[int, Position] | None:
-        """Return kind and position of a Prewrite."""
+    @property
+    def max_commit_ts(self) -> int:
+        """The commit_ts up to and including which nothing can be added to the stream."""
+        for oldest in self.open.values():
+            return oldest.floor_ts
+        return self.largest_ts
+
+    def push_prewrite(
+        self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
+    ) -> None:
+        """Record an open transaction, whose Prewrite must not be open already."""
+        assert start_ts not in self.open, "the ledger lets no Prewrite in twice"
+        # Same as `Open(…)`, at half the cost.
+        self.open[start_ts] = _new(Open, (position, self.largest_ts, now_ms, first_segment))
+
+    def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
+        """Match a Commit, return its Prewrite if that was open, and advance time."""
+        if commit_ts > self.largest_ts:
+            self.largest_ts = commit_ts
+        return self.open.pop(start_ts, None)
+
+    def push_fake(self, ts: int) -> None:
+        """Advance time to `ts`, as far as open transactions allow."""
+        self.largest_ts = max(self.largest_ts, ts)
+
+    def segments_of_chunks(self) -> list[int]:
+        """Return the first chunk's segment of each open Prewrite that has chunks."""
+        return [p.first_segment for p in self.open.values() if p.first_segment != IN_ONE]
+
+    def unmatched(self, older_than_ms: int) -> list[tuple[int, Open]]:
+        """Return start_ts and Prewrite of arrivals before `older_than_ms`, oldest first."""
+        found = []
+        for start_ts, prewrite in self.open.items():
+            if prewrite.since_ms > older_than_ms:
+                break
+            found.append((start_ts, prewrite))
+        return found
+
+    def checkpoint(self, head: Place, open_max: int = CHECKPOINT_OPEN_MAX) -> Checkpoint:
+        """Return the place to replay from when everything before `head` is indexed.
+
+        That is `head` itself, with a list of the transactions open there. If the list has no room
+        for all of them, the youngest are left out, and the replay starts at the first of these.
+        """
+        known = tuple(itertools.islice(self.open.items(), open_max + 1))
+        if len(known) <= open_max:
+            return Checkpoint(head, self.largest_ts, known)
+        first = known[open_max][1]
+        place = Place(first.position.segment, first.position.offset)
+        return Checkpoint(place, first.floor_ts, known[:open_max])
 
 
 class Decided(NamedTuple):
@@ -104,11 +175,8 @@ class Ledger:
     def __init__(
         self,
         sorter: Sorter,
-        lookup: Lookup,
+        lookup: Index,
         read: Callable[[Position], bytes | None],
-        last: tuple[int, int],
-        *,
-        early: OrderedDict[int, None] | None = None,
         newest_ddl: LoggedDdl = NO_DDL,
     ) -> None:
         self.sorter = sorter
@@ -120,10 +188,18 @@ class Ledger:
         self._lookup = lookup
         self._read = read
         # A transaction above these two that is not in memory is in no index either.
-        self._start_floor_ts, self._commit_floor_ts = last
+        self._start_floor_ts = self._commit_floor_ts = 0
         self._young = _Generation()
         self._old = _Generation()
-        self.early = early or OrderedDict[int, None]()  # Rollbacks that overtook their Prewrites.
+        self.early = OrderedDict[int, None]()  # Rollbacks that overtook their Prewrites.
+
+    def begin(self, last_ts: tuple[int, int]) -> None:
+        """Leave all decided transactions to the index, whose last start_ts and commit_ts these are.
+
+        Called after a replay, which has entered everything before.
+        """
+        self._start_floor_ts, self._commit_floor_ts = last_ts
+        self._young, self._old = _Generation(), _Generation()
 
     def admit(self, records: Sequence[Record]) -> tuple[list[Record], dict[int, PenstockError]]:
         """Return the records to be stored and, by index, the reasons why others are refused.
@@ -142,7 +218,10 @@ class Ledger:
                 elif tp == CHUNK:
                     takes = True
                 elif start_ts == commit_ts:
-                    takes = self._takes_fake(start_ts, group)
+                    is_past = start_ts <= self.sorter.max_commit_ts
+                    takes = not is_past and self._start_ts_at(start_ts, group) is None
+                    if takes:
+                        group.largest_ts = max(group.largest_ts, start_ts)
                 else:
                     takes = self._takes_rollback(start_ts, group)
             except PenstockError as error:
@@ -170,7 +249,13 @@ class Ledger:
         else:
             prewrites[start_ts] = (payload, group.largest_ts)
             return True
-        if stored is not None and _differ(stored, payload):
+        if stored is None:
+            return False
+        if is_special(stored) or is_special(payload):  # Chunks have a length and a checksum.
+            is_same = identity(stored) == identity(payload)
+        else:
+            is_same = stored == payload
+        if not is_same:
             raise Contradiction(f"two different transactions have the start_ts {start_ts}")
         return False
 
@@ -235,12 +320,6 @@ class Ledger:
         group.decided[start_ts] = 0
         return True
 
-    def _takes_fake(self, ts: int, group: _Group) -> bool:
-        if ts <= self.sorter.max_commit_ts or self._start_ts_at(ts, group) is not None:
-            return False
-        group.largest_ts = max(group.largest_ts, ts)
-        return True
-
     def _outcome_ts(self, start_ts: int, group: _Group) -> int | None:
         """Return how a transaction ended (see `Decided`), None if nothing is known of it."""
         if start_ts in group.decided:
@@ -289,7 +368,8 @@ class Ledger:
             if tp == _PREWRITE:
                 kind = TAKEN
                 if start_ts in early:
-                    self._prewritten_late(start_ts, position)
+                    del early[start_ts]
+                    self._young.decided[start_ts] = Decided(0, position)
                     kind = ROLLED_BACK
                 else:
                     push_prewrite(start_ts, position, now_ms, first_segment)
@@ -323,10 +403,6 @@ class Ledger:
         where = self._rolled_back(start_ts)
         return [] if where is None else [(ROLLED_BACK, start_ts, where, where)]
 
-    def _prewritten_late(self, start_ts: int, position: Position) -> None:
-        del self.early[start_ts]
-        self._young.decided[start_ts] = Decided(0, position)
-
     def _committed(self, start_ts: int, commit_ts: int) -> Open | None:
         """Note a stored Commit and return its Prewrite, None if that is not open."""
         prewrite = self.sorter.push_commit(start_ts, commit_ts)
@@ -339,7 +415,7 @@ class Ledger:
 
     def _rolled_back(self, start_ts: int) -> Position | None:
         """Note a stored Rollback and return where its Prewrite is, None if that is not open."""
-        prewrite = self.sorter.push_rollback(start_ts)
+        prewrite = self.sorter.open.pop(start_ts, None)
         if prewrite is None:
             self.early[start_ts] = None
             if len(self.early) > _EARLY_MAX:
@@ -357,10 +433,3 @@ class Ledger:
         self._start_floor_ts = max(self._start_floor_ts, *self._old.decided, 0)
         self._commit_floor_ts = max(self._commit_floor_ts, *self._old.commits, 0)
         self._old, self._young = self._young, _Generation()
-
-
-def _differ(stored: bytes, payload: bytes) -> bool:
-    """Return whether two Prewrites differ; chunks are compared by length and checksum."""
-    if is_special(stored) or is_special(payload):
-        return identity(stored) != identity(payload)
-    return stored != payload

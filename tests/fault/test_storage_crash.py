@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from penstock.errors import Corrupt
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place, Position
-from pump.store.checkpoint import Checkpoint, OpenPrewrite, checkpoint_of
+from pump.store.index import Checkpoint, Open
 from pump.store.record import Record
 from pump.store.recovery import Progress
-from pump.store.sorter import Sorter
 from pump.store.storage import Appended, Storage
+from pump.store.transactions import Sorter
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import (
     commit,
@@ -335,11 +335,11 @@ def test_a_checkpoint_has_room_for_so_many_open_transactions_and_begins_at_the_n
     for n in range(1, 5):
         sorter.push_fake(n * 10)
         sorter.push_prewrite(n * 10 + 1, Position(0, n * 100, 9), 0)
-    listed = tuple(OpenPrewrite(n * 10 + 1, Position(0, n * 100, 9), n * 10) for n in range(1, 5))
+    listed = tuple((n * 10 + 1, Open(Position(0, n * 100, 9), n * 10, 0)) for n in range(1, 5))
     head = Place(0, 500)
-    assert checkpoint_of(sorter, head, 4) == Checkpoint(head, 40, listed)
-    assert checkpoint_of(sorter, head, 2) == Checkpoint(Place(0, 300), 30, listed[:2])
-    assert checkpoint_of(sorter, head, 0) == Checkpoint(Place(0, 100), 10)
+    assert sorter.checkpoint(head, 4) == Checkpoint(head, 40, listed)
+    assert sorter.checkpoint(head, 2) == Checkpoint(Place(0, 300), 30, listed[:2])
+    assert sorter.checkpoint(head, 0) == Checkpoint(Place(0, 100), 10)
 
 
 def test_a_long_replay_reports_its_progress_every_two_seconds(

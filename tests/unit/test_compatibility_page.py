@@ -7,7 +7,7 @@ import pytest
 
 from drainer.relay_log import records
 from penstock.log import chunks, segment
-from pump.store import checkpoint
+from pump.store.index import CHECKPOINT_FORMAT
 from pumpclient.mysql.load import state
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
         ("a Pump's log: segments", segment.VERSION),
         ("a Pump's log: segments, once it has had [replicas](copies.md)", segment.VERSION_WITH_ID),
         ("a Pump's log: large transactions in chunks", chunks.FORMAT),
-        ("a Pump's index", checkpoint.FORMAT),
+        ("a Pump's index", CHECKPOINT_FORMAT),
         ("a Drainer's relay log", records.FORMAT),
         ("the state of a load, `load.json`", state._VERSION),
     ],

@@ -12,8 +12,8 @@ from pump.replication.protocol.messages import Begin
 from pump.replication.replica_log import ReplicaLog
 from pump.replication.shipping import Shipping
 from pump.store.record import Record
-from pump.store.sorter import Sorter
 from pump.store.storage import Appended, Storage
+from pump.store.transactions import Sorter
 
 
 @dataclass(frozen=True)

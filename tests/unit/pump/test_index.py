@@ -5,8 +5,17 @@ import pytest
 
 from penstock.errors import Corrupt
 from penstock.log.segments import Place, Position
-from pump.store.checkpoint import Checkpoint, OpenPrewrite
-from pump.store.index import COMMIT, FAKE, ROLLED_BACK, TAKEN, CommitEntry, Index, Purge
+from pump.store.index import (
+    COMMIT,
+    FAKE,
+    ROLLED_BACK,
+    TAKEN,
+    Checkpoint,
+    CommitEntry,
+    Index,
+    Open,
+    Purge,
+)
 
 TS_MAX = 2**64 - 1
 
@@ -77,8 +86,8 @@ def test_the_places_of_restart_are_kept(index: Index) -> None:
     batch.needed(3, 900)
     batch.write()
     opened = (
-        OpenPrewrite(5, Position(1, 32, 7), 4),
-        OpenPrewrite(2**63, Position(3, 50, 9), 700, first_segment=2),
+        (5, Open(Position(1, 32, 7), 4, 0)),
+        (2**63, Open(Position(3, 50, 9), 700, 0, first_segment=2)),
     )
     index.flush(Checkpoint(Place(3, 99), 800, opened))
     index.set_purge(Purge(700, 2))

@@ -476,22 +476,6 @@ def test_an_open_transaction_survives_any_number_of_restarts(tmp_path: Path) -> 
     storage.close()
 
 
-def test_progress_of_a_replay_is_reported(tmp_path: Path) -> None:
-    files = MemoryFiles()
-    storage = opened(tmp_path, files)
-    for begin in range(10, 30_000, 1000):
-        starts = range(begin, begin + 1000, 10)
-        write(storage, *(r for ts in starts for r in (prewrite(ts), commit(ts, ts + 1))))
-    die(storage)
-    reported: list[tuple[int, int]] = []
-    files = files.after_kill()
-    storage = Storage.open(tmp_path, SMALL, on_progress=lambda *t: reported.append(t), files=files)
-    storage.close()
-    assert len(reported) > 2
-    assert reported == sorted(reported)
-    assert reported[-1][0] == reported[-1][1] > 0
-
-
 def filled(path: Path, files: MemoryFiles | None = None) -> Storage:
     storage = opened(path, files)
     for ts in range(10, 500, 10):
