@@ -19,7 +19,8 @@ One answer cannot be written as it is: COMMITTED at or below the end of this Pum
 Prewrite arrived (its floor, see `store/transactions.py`). A writer asks for its commit_ts after
 some Pump acknowledged the Prewrite. If that Pump had been this one, it would have had the Prewrite
 before anyone had that commit_ts or a later one, and the floor would be smaller. So the Prewrite
-here is a duplicate that arrived late. Another Pump commits the transaction, and this Pump rolls it back.
+here is a duplicate that arrived late. Another Pump commits the transaction, and this Pump rolls it
+back.
 """
 
 from __future__ import annotations
