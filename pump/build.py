@@ -6,25 +6,19 @@ port bound, pages up ── data folder opened ── etcd answered ── `buil
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
-
-import grpc
+from typing import Any
 
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
-from penstock.cluster.node_registry import NodeState, Registry, parse_labels
+from penstock.cluster.node_registry import Registry, parse_labels
 from penstock.http2.grpc_front import GrpcFront
-from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
+from penstock.node.http_status import HttpStatus
 from penstock.oracle.client import open_oracle
 from penstock.oracle.server import OracleServer
 from penstock.security.tls import Security
-from pump.cluster.clock import ClusterClock
-from pump.cluster.fake_binlogs import FakeBinlogs
+from pump.cluster.clock import ClusterClock, FakeBinlogs
 from pump.cluster.identity import Identity, kept_node_id
 from pump.cluster.membership import Membership, score_of
 from pump.cluster.resolver import DdlResolver, Resolver, Resolving, TimeoutResolver
@@ -38,22 +32,17 @@ from pump.operator import Operator
 from pump.pages import Pages
 from pump.penstock_service import PenstockService
 from pump.replication.replication import Replication
-from pump.replication.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of, own_log
+from pump.replication.scrubbing import Scrubbed, Scrubbing, copy_of, own_log
 from pump.replication.shipping import Shipping
 from pump.service.admission import Admission
 from pump.service.group_commit import INLINE_BELOW_S, GroupCommit
-from pump.service.grpc_server import add_health, add_service, build_server, listen
+from pump.service.grpc_server import Entrance, add_service
 from pump.service.large_transactions import LargeWrites
 from pump.service.pull_binlogs import PULL_BATCH_BYTES, Pulls
 from pump.service.tidb_service import TIDB_SERVICE, WRITE_METHOD, FastWrites, TidbService
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
-
-SERVER_GRACE_S = 0.5
-"""For calls in progress. Streams of batches stay open indefinitely and are then cut."""
-
-_HEALTH = "/grpc.health.v1.Health/"
 
 
 def build(
@@ -190,8 +179,11 @@ def _scrubbing(config: PumpConfig, storage: Storage, replication: Replication) -
         copies = [] if kept is None else [copy_of(kept, node_id) for node_id in kept.names()]
         return [own_log(storage, replication.own_repair, repairs), *copies]
 
-    schedule = Schedule(config.scrub_mb_per_s * 1e6, config.scrub_every_days, config.data_dir)
-    return Scrubbing(schedule, logs, repairs)
+    return Scrubbing(
+        *(config.data_dir, logs, repairs),
+        bytes_per_s=config.scrub_mb_per_s * 1e6,
+        every_days=config.scrub_every_days,
+    )
 
 
 def _operator(
@@ -235,85 +227,3 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
     add_service(server, "penstock.Pump", penstock.methods())
     if components.oracle is not None:
         components.oracle.add_to_server(server)
-
-
-class Entrance:
-    """The port and the pages of a Pump, for the whole life of its process.
-
-    Until the parts exist, every answer names the dependency that the Pump waits for.
-    """
-
-    def __init__(self, config: PumpConfig, security: Security) -> None:
-        """Bind the port; raise `NeedsOperator` when that is impossible."""
-        self.security = security
-        self.server = build_server(config, security)
-        self.port = listen(self.server, config, security)
-        self.pages = HttpStatus("a Pump that is starting")
-        self.waits_for = "its data folder is being opened"
-        """The answer to every caller until `open`."""
-        self.let_in = {_HEALTH}
-        """Prefixes of the methods that are served before `open`."""
-        self._status_addr = config.status_addr
-        self._advertised = config.advertise_addr or config.addr
-        self._began_s = time.monotonic()
-        self._is_open = False
-        self._state: Callable[[], NodeState] = lambda: NodeState.PAUSED
-
-    async def start(self) -> None:
-        self.server.add_generic_rpc_handlers((_Doorkeeper(self),))
-        add_health(self.server, lambda: self._state(), ("binlog.Pump", "penstock.Pump"))
-        self.pages.add("GET", "/status", self._status, "what this Pump waits for")
-        self.pages.add("GET", "/metrics", self._metrics, "for Prometheus: the state, no more")
-        await self.server.start()
-        await self.pages.start(self._status_addr, self.port, self.security, self._advertised)
-
-    def let_through(self, service: str) -> None:
-        """Serve this already added service even before `open`."""
-        self.let_in.add(f"/{service}/")
-
-    def open(self, title: str, state: Callable[[], NodeState]) -> None:
-        self._state = state
-        self._is_open = True
-        self.pages.begin_anew(title)
-
-    async def close(self) -> None:
-        """Release the port and the pages; the pages may already be closed."""
-        await self.server.stop(SERVER_GRACE_S)
-        await self.pages.close()
-
-    @property
-    def problem(self) -> str:
-        """The reason why callers cannot reach this Pump; empty if they can."""
-        return "" if self._is_open else f"this Pump is starting: {self.waits_for}"
-
-    async def _status(self, names: Mapping[str, str]) -> Answer:
-        page = {
-            "state": "starting",
-            "waits_for": self.waits_for,
-            "uptime_s": round(time.monotonic() - self._began_s),
-        }
-        return Answer(json.dumps({"self": page}, indent=2) + "\n", JSON)
-
-    async def _metrics(self, names: Mapping[str, str]) -> Answer:
-        return Answer('penstock_pump_state{state="starting"} 1\n', TEXT)
-
-
-class _Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses all calls while the Pump is starting.
-
-    Otherwise gRPC would answer that the method does not exist, which suggests another kind of node.
-    """
-
-    def __init__(self, entrance: Entrance) -> None:
-        self._entrance = entrance
-
-    def service(self, details: Any) -> Any:
-        """Return a handler that refuses the call, or None to let it through."""
-        service, slash, _ = details.method.rpartition("/")
-        if not self._entrance.problem or service + slash in self._entrance.let_in:
-            return None
-        return grpc.stream_stream_rpc_method_handler(self._refuse)
-
-    async def _refuse(self, requests: Any, context: Any) -> NoReturn:
-        await context.abort(grpc.StatusCode.UNAVAILABLE, self._entrance.problem)
-        raise AssertionError("abort raises")

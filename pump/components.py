@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from penstock.http2.grpc_front import GrpcFront
     from penstock.node.logs import Problem
     from penstock.oracle.server import OracleServer
-    from pump.cluster.clock import ClusterClock
-    from pump.cluster.fake_binlogs import FakeBinlogs
+    from pump.cluster.clock import ClusterClock, FakeBinlogs
     from pump.cluster.membership import Membership
     from pump.cluster.resolver import OpenTransaction, Resolver, Resolving
     from pump.cluster.retention import Retention

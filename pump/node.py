@@ -15,32 +15,27 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.cluster.etcd import connect, warn_of_version
+from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState, Registry
 from penstock.codes import Code
-from penstock.errors import Corrupt, Retryable, coded
+from penstock.errors import Corrupt, PenstockError, Retryable, coded
 from penstock.log.files import OsFiles
 from penstock.node import service
 from penstock.oracle.client import find_cluster_id
 from penstock.security.tls import Security
 from penstock.waiting import set_within
-from pump.build import SERVER_GRACE_S, Entrance, build, identity_of
-from pump.cluster.identity import (
-    Held,
-    begin_run,
-    has_disk_id,
-    refuse_copy,
-    refuse_original,
-    refuse_other_cluster,
-)
+from pump.build import build, identity_of
+from pump.cluster.identity import begin_run, has_disk_id, refuse_foreign, refuse_other_cluster
 from pump.cluster.membership import last_word_of
 from pump.components import Components
 from pump.config import PumpConfig
 from pump.counters import Counters, MeteredFiles
 from pump.operator import Operator
-from pump.replication.replica_service import REPLICA_SERVICE, ReplicaService
+from pump.replication.claiming import Claimed, Fenced
+from pump.replication.replicas import REPLICA_SERVICE, ReplicaService
 from pump.replication.replication import Replication
 from pump.replication.shipping import Deposed, Shipping
-from pump.replication.startup import Startup
+from pump.service.grpc_server import SERVER_GRACE_S, Entrance
 from pump.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -51,12 +46,13 @@ _ETCD_RETRY_S = 2.0
 _GROUPS_END_S = 5.0
 _PD_ANSWERS_S = 2.0
 _GRACE_TICK_S = 0.05
+_AGAIN_S = 1.0
 
 
 async def run(config: PumpConfig, stop: asyncio.Event) -> None:
     """Run until `stop` is set or a command ends the Pump; raise errors no retry can cure."""
     security = Security(config.security)
-    _refuse_foreign(config)
+    refuse_foreign(config.data_dir, is_failover=bool(config.taken_over_by))
     async with AsyncExitStack() as stack:
         counters = Counters()
         entrance = Entrance(config, security)
@@ -66,65 +62,45 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         etcd = connect(config.etcd_urls, tls=security.etcd_tls)
         stack.push_async_callback(asyncio.to_thread, etcd.close)
         entrance.waits_for = f"{_sources(config)} has not answered yet"
-        ask = partial(
-            find_cluster_id, etcd, config.pd_address, security.pd_tls, within_s=_PD_ANSWERS_S
-        )
-        cluster_id = await _first_answer(ask, config, stop)
-        if cluster_id is None:
+        pd = (config.pd_address, security.pd_tls)
+        ask = partial(find_cluster_id, etcd, *pd, within_s=_PD_ANSWERS_S)
+        if (cluster_id := await _first_answer(ask, config, stop)) is None:
             return
         refuse_other_cluster(config.data_dir, cluster_id)
         log.info("cluster %d", cluster_id)
         await asyncio.to_thread(warn_of_version, etcd)
         identity = identity_of(config, entrance.port)
         opens = partial(Replication.open, config, identity, etcd, cluster_id, security.tls)
-        replication = await _first_answer(opens, config, stop)
-        if replication is None:
+        if (replication := await _first_answer(opens, config, stop)) is None:
             return
         stack.push_async_callback(replication.end)
         if (taken := await replication.take_copies()) is not None:
             ReplicaService(taken).add_to(entrance.server)
-            entrance.let_through(REPLICA_SERVICE)
+            entrance.let_in.add(f"/{REPLICA_SERVICE}/")
             await _first_answer(replication.offer, config, stop)
         opened = partial(_opened, config, counters, stack)
-        storage = await _repaired(opening, replication, opened, entrance, stop)
-        if storage is None:
+        repaired = _repaired(opening, replication, opened, entrance, stop)
+        if (storage := await repaired) is None:
             return
-        beginning = Startup(replication, partial(setattr, entrance, "waits_for"), stop)
-        found = await beginning.run(storage, opened, stack)
+        start = Startup(replication, partial(setattr, entrance, "waits_for"), stop)
+        found = await start.run(storage, opened, stack)
         if found is None:
             await replication.drain()
             return
-        await _begin_run(config, Registry(etcd), identity.node_id, found, stop)
-        components, operator = build(
+        storage, shipping = found
+        if shipping is None:
+            held_ts = storage.newest_ts if config.storage.sync_log else None
+            ran = partial(begin_run, Registry(etcd), identity.node_id, config.data_dir, held_ts)
+            await _first_answer(ran, config, stop)
+        parts = build(
             *(config, entrance, counters),
             etcd=etcd,
             identity=identity,
-            storage=found[0],
-            shipping=found[1],
+            storage=storage,
+            shipping=shipping,
             replication=replication,
         )
-        await _Node(entrance, components, operator, replication).serve(stop)
-
-
-async def _begin_run(
-    config: PumpConfig,
-    registry: Registry,
-    node_id: str,
-    found: tuple[Storage, Shipping | None],
-    stop: asyncio.Event,
-) -> None:
-    storage, shipping = found
-    if shipping is not None:
-        return
-    held = Held(config.data_dir, storage.newest_ts if config.storage.sync_log else None)
-    await _first_answer(partial(begin_run, registry, node_id, held), config, stop)
-
-
-def _refuse_foreign(config: PumpConfig) -> None:
-    """Raise `NeedsOperator` for a data folder that does not belong to this Pump."""
-    refuse_original(config.data_dir)
-    if not config.taken_over_by:
-        refuse_copy(config.data_dir)
+        await _Node(entrance, *parts, replication).serve(stop)
 
 
 async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack) -> Storage:
@@ -203,6 +179,114 @@ async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.
 def _sources(config: PumpConfig) -> str:
     etcd = f"etcd at {config.etcd_urls}"
     return f"{etcd} or PD at {config.pd_address}" if config.pd_address else etcd
+
+
+class Startup:
+    """Keeps trying, at a start with replicas, to get a log that this Pump may serve.
+
+    claimed ── shipped ── enough replicas have all of it          the log is served
+    fenced ── until every Drainer has all of the former log ── re-initialised ── claimed …
+        └─────── on a replica during a failover: it ends, and the replica is followed again
+
+    A Pump on a replica also ends when another Pump claims the log before enough replicas have all
+    of it. Both replicas may still be complete then. If each kept reclaiming the log from the other,
+    neither would ever find the other's replica followed, and no primary could acknowledge.
+
+    `set_waiting` reports to callers and operators why it waits.
+    """
+
+    def __init__(
+        self, replication: Replication, set_waiting: Callable[[str], None], stop: asyncio.Event
+    ) -> None:
+        self._replication = replication
+        self._set_waiting = set_waiting
+        self._stop = stop
+        self._reported = ""
+
+    async def run(
+        self, storage: Storage, reopened: Callable[[], Awaitable[Storage]], stack: AsyncExitStack
+    ) -> tuple[Storage, Shipping | None] | None:
+        """Return the storage to serve, and its shipping if it has copies.
+
+        Returns None when asked to stop first, or if a failover must not continue. `reopened`
+        opens the storage of a re-initialised log, after the former storage was closed.
+        """
+        while not self._stop.is_set():
+            try:
+                claimed = await asyncio.to_thread(self._replication.claim, storage)
+                if claimed is None:
+                    return storage, None
+                shipping = await self._shipped(claimed, storage, stack)
+                return None if shipping is None else (storage, shipping)
+            except Fenced as fenced:
+                if self._replication.is_failover:
+                    log.warning("nothing is taken over: %s", fenced)
+                    return None
+                self._report(
+                    f"{coded(fenced)}; it waits until every Drainer has all of that", fenced
+                )
+                entry = await self._relisted(fenced)
+                if entry is not None:
+                    await asyncio.to_thread(storage.close)
+                    if (again := await self._reinitialised(entry, reopened)) is None:
+                        return None
+                    storage = again
+                    continue
+            except Deposed as deposed:
+                if self._replication.is_failover:
+                    log.warning("nothing is taken over: %s", deposed)
+                    return None
+                self._report(
+                    f"another one has claimed its log, it tries again: {coded(deposed)}", deposed
+                )
+            except Retryable as error:
+                self._report(f"its log cannot be claimed, it tries again: {coded(error)}", error)
+            await set_within(self._stop, _AGAIN_S)
+        return None
+
+    async def _shipped(
+        self, claimed: Claimed, storage: Storage, stack: AsyncExitStack
+    ) -> Shipping | None:
+        shipping = self._replication.ship(claimed, storage)
+        storage.ship_with(shipping)
+        async with AsyncExitStack() as attempt:
+            attempt.push_async_callback(asyncio.to_thread, shipping.close)
+            await asyncio.to_thread(shipping.start)
+            while not await asyncio.to_thread(shipping.wait_until_complete, _AGAIN_S):
+                self._report(shipping.problem() or "its copies are being given the end of its log")
+                if self._stop.is_set():
+                    return None
+            stack.push_async_exit(attempt.pop_all())
+        return shipping
+
+    async def _relisted(self, fenced: Fenced) -> LogEntry | None:
+        try:
+            return await asyncio.to_thread(self._replication.relisted, fenced)
+        except Retryable as error:
+            self._report(coded(error), error)
+            return None
+
+    async def _reinitialised(
+        self, entry: LogEntry, reopened: Callable[[], Awaitable[Storage]]
+    ) -> Storage | None:
+        is_begun = False
+        while not self._stop.is_set():
+            try:
+                if not is_begun:
+                    await asyncio.to_thread(self._replication.reinitialise, entry)
+                is_begun = True
+                return await reopened()
+            except Retryable as error:
+                self._report(f"its log cannot begin again, it tries again: {coded(error)}", error)
+            await set_within(self._stop, _AGAIN_S)
+        return None
+
+    def _report(self, what: str, error: PenstockError | None = None) -> None:
+        self._set_waiting(what)
+        if what != self._reported:
+            fields = None if error is None else {"code": str(error.code)}
+            log.warning("not serving yet: %s", what, extra=fields)
+        self._reported = what
 
 
 class _Node:

@@ -32,7 +32,7 @@ from penstock.wire.codec import decode_binlog
 
 if TYPE_CHECKING:
     from penstock.cluster.node_registry import NodeStatus
-    from pump.cluster.fake_binlogs import FakeBinlogs
+    from pump.cluster.clock import FakeBinlogs
     from pump.cluster.membership import Membership
     from pump.cluster.retention import Retention
     from pump.replication.draining import Draining, Moving

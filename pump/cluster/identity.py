@@ -32,7 +32,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.cluster.log_entry import LOGS
 from penstock.cluster.node_registry import CLUSTER_ID_KEY, NodeKind, NodeState, Registry
@@ -60,16 +59,27 @@ class Identity:
     """Distinguishes processes of the same name, and a process from itself at a second address."""
 
 
-def refuse_original(folder: Path) -> None:
-    """Raise `NeedsOperator` for the data of a TiDB-Binlog Pump, which could be mistaken for ours.
+def refuse_foreign(folder: Path, *, is_failover: bool) -> None:
+    """Raise `NeedsOperator` for a folder that is not a Pump's own.
 
-    It also has a `.node`: under that name, Drainers would take us for that Pump and its data.
+    The data of a TiDB-Binlog Pump could be mistaken for ours. It also has a `.node`: under that
+    name, Drainers would take us for that Pump and its data. The folder of a replica must not be run
+    as a Pump by hand. It bears the name of its log's Pump and the id of a listed disk. If it was
+    brought from elsewhere, it may lack acknowledged data, and a Pump on it would become the log's
+    primary.
     """
     if any(folder.glob(_ORIGINAL_FILES)):
         raise NeedsOperator(
             f"{folder} holds the binlogs of a Pump of TiDB-Binlog, which cannot be read here",
             "start with another, empty --data-dir and --node-id; that Pump is needed until it"
             " has handed over what it holds: penstock ctl offline-pump",
+            Code.DATA_DIR_OTHER,
+        )
+    if not is_failover and (folder / _COPY_FILE).exists():
+        raise NeedsOperator(
+            f"{folder} is a copy of a log, on the disk of another Pump",
+            "start the Pump whose data folder it is in; that one serves the log by itself when"
+            " it is needed",
             Code.DATA_DIR_OTHER,
         )
 
@@ -181,21 +191,6 @@ def mark_copy(folder: Path, node_id: str, cluster_id: int, disk: str) -> None:
         )
 
 
-def refuse_copy(folder: Path) -> None:
-    """Raise `NeedsOperator` for a replica's folder, which must not be run as a Pump by hand.
-
-    It bears the name of its log's Pump and the id of a listed disk. If it was brought from
-    elsewhere, it may lack acknowledged data, and a Pump on it would become the log's primary.
-    """
-    if (folder / _COPY_FILE).exists():
-        raise NeedsOperator(
-            f"{folder} is a copy of a log, on the disk of another Pump",
-            "start the Pump whose data folder it is in; that one serves the log by itself when"
-            " it is needed",
-            Code.DATA_DIR_OTHER,
-        )
-
-
 def refuse_other_cluster(folder: Path, cluster_id: int) -> None:
     """Raise `NeedsOperator` for a data folder of another cluster; its id stays with the data.
 
@@ -222,29 +217,22 @@ _RUNS_FILE = ".runs"
 _RUNS_MAX = 1000
 
 
-class Held(NamedTuple):
-    """The content of a data folder."""
-
-    folder: Path
-    up_to_ts: int | None
-    """The largest timestamp in it; None if a crash may have cut acknowledged data."""
-
-
-def begin_run(registry: Registry, node_id: str, held: Held) -> None:
+def begin_run(registry: Registry, node_id: str, folder: Path, held_ts: int | None) -> None:
     """Record the start of a Pump on its folder; raise `NeedsOperator` unless it wrote it last.
 
-    Raises `Retryable` while etcd does not answer.
+    `held_ts` is the largest timestamp in the folder; None if a crash may have cut acknowledged
+    data. Raises `Retryable` while etcd does not answer.
     """
-    path = held.folder / _RUNS_FILE
+    path = folder / _RUNS_FILE
     runs = path.read_text(encoding="utf-8").split() if path.exists() else []
     status = registry.get(NodeKind.PUMP, node_id)
     if status is not None and status.state is not NodeState.OFFLINE:
         last = registry.last_run(node_id)
         if last and last not in runs:
-            raise _not_the_last(node_id, held, "it lacks the Pump's last start")
-        if held.up_to_ts is not None and status.max_commit_ts > held.up_to_ts:
-            what = f"it ends at {held.up_to_ts}, but the Pump had sorted up to"
-            raise _not_the_last(node_id, held, f"{what} {status.max_commit_ts}")
+            raise _not_the_last(node_id, folder, "it lacks the Pump's last start")
+        if held_ts is not None and status.max_commit_ts > held_ts:
+            what = f"it ends at {held_ts}, but the Pump had sorted up to"
+            raise _not_the_last(node_id, folder, f"{what} {status.max_commit_ts}")
     run = uuid.uuid4().hex
     try:
         replace_file(path, "".join(f"{each}\n" for each in [*runs, run][-_RUNS_MAX:]).encode())
@@ -254,9 +242,9 @@ def begin_run(registry: Registry, node_id: str, held: Held) -> None:
     registry.put_run(node_id, run)
 
 
-def _not_the_last(node_id: str, held: Held, why: str) -> NeedsOperator:
+def _not_the_last(node_id: str, folder: Path, why: str) -> NeedsOperator:
     return NeedsOperator(
-        f"the data folder {held.folder} is not the one that pump {node_id} wrote last: {why}",
+        f"the data folder {folder} is not the one that pump {node_id} wrote last: {why}",
         "start it with its newest folder, or with another --node-id if a second process runs"
         f" as this Pump; if that folder is lost, `penstock ctl lost-pump {node_id}"
         " --accept-loss-after 0` shows what it held",

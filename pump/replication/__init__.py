@@ -2,11 +2,9 @@
 
                  this Pump's own log                    other Pumps' logs
 claiming         is it still ours? an epoch of it
-startup          … until it is, or the log is new
 shipping         its groups, until enough disks have it
 shipper          … to one replica       ── wire ──>     replicas, one thread each
 replica_log                                             … its files, as the primary asks
-replica_service                                         … its calls, as a gRPC service
 failover                                                a Pump on a local replica
 repair           corrupted bytes are restored  <── wire ──  other disks with the log
 scrubbing        reads all data on the disk periodically

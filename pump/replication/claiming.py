@@ -48,9 +48,8 @@ from pump.replication.protocol.chain import (
     judge,
     lacks,
 )
-from pump.replication.protocol.claim import Claim
 from pump.replication.protocol.messages import Swap
-from pump.replication.protocol.replica import Replica
+from pump.replication.protocol.replica import Claim, Replica
 
 log = logging.getLogger(__name__)
 

@@ -18,6 +18,8 @@ request, which may change the log, is carried out, the index is removed.
 The followed logs are those of other Pumps. The own log is followed while another disk is its
 primary and this Pump waits until every Drainer has it (`takes_own`); that replica is separate from
 the own log's folder.
+
+The module is long because it is one path: from the call of a primary to the thread of a replica.
 """
 
 from __future__ import annotations
@@ -28,25 +30,40 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
+import grpc
+from google.protobuf.message import DecodeError
+
 from penstock.codes import Code
-from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError, Retryable
+from penstock.errors import (
+    Corrupt,
+    Malformed,
+    NeedsOperator,
+    PenstockError,
+    Retryable,
+    code_fields,
+    coded,
+)
+from penstock.http2.grpc_front import GrpcFront
+from penstock.http2.unary import Reply
 from penstock.log.files import OsFiles, sync_folder
 from penstock.log.repair import Damage, Patch, Salvaged, repair_segment
 from penstock.log.replica import OlderSegment, read_mark
 from penstock.log.segment import BEGIN, Segment, segment_name
 from penstock.log.segments import Place
 from penstock.node.output import NO_TEXT
+from penstock.pb import penstock_pb2 as pb
 from pump.cluster.identity import mark_copy
 from pump.replication.protocol.chain import Link
 from pump.replication.protocol.messages import (
+    FOLLOW_METHOD,
     Answer,
     Append,
     Followed,
@@ -56,11 +73,21 @@ from pump.replication.protocol.messages import (
     ReplicaState,
     SignOfLife,
     Stretch,
+    decode_read,
+    decode_request,
+    encode_answer,
+    encode_bytes,
+    link_of,
 )
 from pump.replication.repair import ClosedLogRepair, Remedy, Repairs, no_sources
 from pump.replication.replica_log import DAMAGED_FOLDER, ReplicaLog
+from pump.service.admission import invalid, undecodable
+from pump.service.grpc_server import abort, add_service, status_of
 from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
+
+if TYPE_CHECKING:
+    from penstock.http2.unary import UnaryCall
 
 log = logging.getLogger(__name__)
 
@@ -594,3 +621,116 @@ def _folder_name(node_id: str) -> str:
     """Return a folder name for any node id; `unquote` restores the id."""
     name = quote(node_id, safe="")
     return f"%2E{name[1:]}" if name.startswith(".") else name
+
+
+REPLICA_SERVICE = "penstock.Replica"
+_SILENCE_S_MAX = 60.0
+"""The time-out for the next piece of a segment; a live primary sends it without delay."""
+
+
+class ReplicaService:
+    """The handlers of `penstock.Replica`."""
+
+    def __init__(self, logs: Replicas) -> None:
+        self._logs = logs
+
+    def add_to(self, server: Any) -> None:
+        add_service(server, REPLICA_SERVICE, self.methods())
+        if isinstance(server, GrpcFront):
+            server.add_fast_unary(FOLLOW_METHOD, self.follow_fast)
+
+    def methods(self) -> dict[str, Any]:
+        return {
+            "Follow": grpc.unary_unary_rpc_method_handler(self.follow),
+            "Prepend": grpc.stream_unary_rpc_method_handler(self.prepend),
+            "Read": grpc.unary_unary_rpc_method_handler(self.read),
+        }
+
+    async def follow(self, data: bytes, context: Any) -> bytes:
+        """Answer once the request is executed and its data is on disk."""
+        try:
+            name, request, sent = decode_request(data)
+        except DecodeError as error:
+            await abort(context, undecodable(pb.FollowRequest, data, error))
+        except PenstockError as error:
+            await abort(context, error)
+        try:
+            begun = self._logs.begin(name, request, sent)
+            answer = await begun if isinstance(begun, asyncio.Future) else begun
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+        return encode_answer(request.epoch, answer)
+
+    def follow_fast(self, data: bytes, call: UnaryCall) -> None:
+        """Do as `follow` does, on the fast path: no task for each group of each log."""
+        try:
+            name, request, sent = decode_request(data)
+            begun = self._logs.begin(name, request, sent)
+        except DecodeError as error:
+            _fail(call, undecodable(pb.FollowRequest, data, error))
+        except (PenstockError, OSError) as error:
+            _fail(call, error)
+        else:
+            if isinstance(begun, asyncio.Future):
+                begun.add_done_callback(partial(_settle, call, request.epoch))
+            else:
+                call.answer(Reply(encode_answer(request.epoch, begun)))
+
+    async def prepend(self, messages: AsyncIterable[bytes], context: Any) -> bytes:
+        """Answer once the whole segment is on disk, before the first segment."""
+        pieces = _pieces(aiter(messages))
+        try:
+            first = await anext(pieces, None)
+            if first is None:
+                raise invalid("a call without a piece of a segment")
+            request = Prepend(first.epoch, link_of(first.link))
+            answer = await self._logs.prepend(Name.of(first.log), request, _contents(first, pieces))
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+        return encode_answer(request.epoch, answer)
+
+    async def read(self, data: bytes, context: Any) -> bytes:
+        try:
+            name, wanted = decode_read(data)
+        except DecodeError as error:
+            await abort(context, undecodable(pb.ReadRequest, data, error))
+        try:
+            found = await self._logs.read(name, wanted)
+        except (PenstockError, OSError) as error:
+            await abort(context, error)
+        return encode_bytes(found)
+
+
+def _settle(call: UnaryCall, epoch: int, done: asyncio.Future[Answer]) -> None:
+    error = asyncio.CancelledError() if done.cancelled() else done.exception()
+    if error is None:
+        call.answer(Reply(encode_answer(epoch, done.result())))
+    else:
+        _fail(call, error)
+
+
+def _fail(call: UnaryCall, error: BaseException) -> None:
+    if not isinstance(error, PenstockError | OSError | asyncio.CancelledError):
+        log.error("Follow failed", exc_info=error)
+    call.fail(status_of(error), coded(error), code_fields(error))
+
+
+async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    while True:
+        try:
+            data = await asyncio.wait_for(anext(messages), _SILENCE_S_MAX)
+            yield pb.PrependPiece.FromString(data)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise Retryable(
+                f"no piece of the segment came for {_SILENCE_S_MAX:.0f} s", Code.COPY_NOT_FOLLOWED
+            ) from error
+        except DecodeError as error:
+            raise undecodable(pb.PrependPiece, data, error) from error
+
+
+async def _contents(first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    yield first.data
+    async for piece in pieces:
+        yield piece.data

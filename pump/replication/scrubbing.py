@@ -114,28 +114,23 @@ def copy_of(copies: Replicas, node_id: str) -> Scrubbed:
     )
 
 
-class Schedule(NamedTuple):
-    """Rate and interval of scrubs."""
-
-    bytes_per_s: float
-    every_days: float
-    """0: only on request."""
-    folder: Path
-    """The folder that keeps the time of the last scrub."""
-
-
 class Scrubbing:
     """The scrubs of one Pump; for one event loop, except the values for metrics and status."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        folder: Path,
         logs: Callable[[], Sequence[Scrubbed]],
         repairs: Repairs,
         *,
+        bytes_per_s: float,
+        every_days: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._schedule = schedule
+        """`folder` keeps the time of the last scrub; with `every_days` 0, only requests scrub."""
+        self._folder = folder
+        self.bytes_per_s = bytes_per_s
+        self._every_days = every_days
         self._logs = logs
         self._clock = clock
         self._asked = asyncio.Event()
@@ -164,7 +159,7 @@ class Scrubbing:
             return f"a scrub is under way: {self.progress()}"
         size = sum(segment.end for each in self._logs() for segment in each.segments())
         self._asked.set()
-        rate = self._schedule.bytes_per_s
+        rate = self.bytes_per_s
         return f"a scrub begins: {_mb(size)} at {_mb(rate)}/s, about {size / rate:.0f} s"
 
     def progress(self) -> str:
@@ -172,7 +167,7 @@ class Scrubbing:
         if begun_s is None:
             return "begins" if self._asked.is_set() else self._report or "not since the start"
         done, total = self._done, max(self._total, self._done, 1)
-        left_s = (total - done) / self._schedule.bytes_per_s
+        left_s = (total - done) / self.bytes_per_s
         percent = 100 * done // total
         return f"reads {percent} % of {_mb(total)}, about {left_s:.0f} s left"
 
@@ -287,17 +282,13 @@ class Scrubbing:
     def wait(self, length_s: float) -> None:
         self._stop.wait(length_s)
 
-    @property
-    def bytes_per_s(self) -> float:
-        return self._schedule.bytes_per_s
-
     def _is_due(self) -> bool:
-        every_s = self._schedule.every_days * _DAY_S
+        every_s = self._every_days * _DAY_S
         return every_s > 0 and self._clock() - self._kept_s >= every_s
 
     def _last_s(self) -> float:
         try:
-            return float((self._schedule.folder / _DONE_FILE).read_text(encoding="ascii"))
+            return float((self._folder / _DONE_FILE).read_text(encoding="ascii"))
         except (OSError, ValueError):
             now_s = self._clock()
         try:
@@ -307,7 +298,7 @@ class Scrubbing:
         return now_s
 
     def _note(self, done_s: float) -> None:
-        replace_file(self._schedule.folder / _DONE_FILE, f"{done_s:.0f}\n".encode())
+        replace_file(self._folder / _DONE_FILE, f"{done_s:.0f}\n".encode())
 
 
 class _Paced:

@@ -21,9 +21,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -38,7 +38,6 @@ from pump.replication.peers import Peers
 from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
-    Answer,
     Append,
     Ask,
     Followed,
@@ -50,6 +49,9 @@ from pump.replication.protocol.messages import (
     encode_request,
     link_message,
 )
+
+if TYPE_CHECKING:
+    from pump.replication.shipping import Shipping
 
 log = logging.getLogger(__name__)
 
@@ -63,39 +65,11 @@ _PIECE_BYTES = 1 << 20
 _Failures = (CallFailed, DecodeError, NeedsOperator, Retryable, OSError)
 
 
-class ShippedLog(Protocol):
-    """The log that a primary ships, and the receiver of answers; called in shippers' threads."""
-
-    repair: Callable[[int], bool]
-    """Checks the acknowledged part of a segment, and repairs it; may take seconds."""
-    acknowledged: Place
-    """The position up to which all listed replicas have the log."""
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def is_well(self) -> bool:
-        """False while replicas must find this primary silent."""
-
-    def read(self, number: int, begin: int, end: int) -> bytes:
-        """Return bytes of a segment; raises `Retryable`."""
-
-    def connected(self, disk: str) -> None:
-        """Requests in flight to this replica may be lost."""
-
-    def answered(self, disk: str, answer: Answer) -> None: ...
-
-    def silent(self, disk: str) -> None: ...
-
-    def failed(self, what: str) -> None: ...
-
-
 class Shipper:
     """The calls to one replica."""
 
     def __init__(
-        self, copy: Copy, log: ShippedLog, *, peers: Peers, node_id: str, timeout_s: float
+        self, copy: Copy, log: Shipping, *, peers: Peers, node_id: str, timeout_s: float
     ) -> None:
         self.copy = copy
         self.problem = ""

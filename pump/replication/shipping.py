@@ -106,7 +106,8 @@ class Shipping:
         replica_timeout_s: float,
         repair: Callable[[int], bool] = lambda number: False,
     ) -> None:
-        """Prepare with a won claim; `start` begins its epoch. `repair` as `ShippedLog` defines."""
+        """Prepare with a won claim; `start` begins its epoch. `repair` checks the
+        acknowledged part of a segment, and repairs it; that may take seconds."""
         self._primary = Primary(*claimed)
         self._log = own_log
         self._entries = entries
@@ -152,9 +153,11 @@ class Shipping:
 
     @property
     def is_well(self) -> bool:
+        """False while replicas must find this primary silent."""
         return not self._is_stuck or self._is_full
 
     def read(self, number: int, begin: int, end: int) -> bytes:
+        """Return bytes of a segment; raises `Retryable`."""
         return self._log.read_bytes(number, begin, end)
 
     def guard(self) -> EntryGuard:
@@ -323,7 +326,7 @@ class Shipping:
             copies_problem=self.problem() or None,
         )
 
-    # Answers of replicas (`shipper.ShippedLog`).
+    # Answers of replicas, from the threads of shippers.
 
     def connected(self, disk: str) -> None:
         with self._lock:

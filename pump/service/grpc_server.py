@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -43,6 +45,7 @@ from penstock.http2 import messages
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits, connections_within
 from penstock.node.command import open_files
+from penstock.node.http_status import JSON, TEXT, Answer, HttpStatus
 from pump.config import HTTP2
 from pump.service.admission import Refused
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace, PurgedRange
@@ -51,6 +54,10 @@ if TYPE_CHECKING:
     from penstock.security.tls import Security
     from pump.config import PumpConfig
 
+SERVER_GRACE_S = 0.5
+"""For calls in progress. Streams of batches stay open indefinitely and are then cut."""
+
+_HEALTH = "/grpc.health.v1.Health/"
 _SERVING = frozenset({NodeState.ONLINE, NodeState.PAUSING, NodeState.CLOSING})
 _WATCH_TICK_S = 0.5
 _Status = health_pb2.HealthCheckResponse
@@ -174,3 +181,73 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     def _status(self) -> Any:
         return _Status.SERVING if self._state() in _SERVING else _Status.NOT_SERVING
+
+
+class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The port and the pages of a Pump, for the whole life of its process.
+
+    Until the parts exist, every answer names the dependency that the Pump waits for. gRPC would
+    answer that the method does not exist, which suggests another kind of node.
+    """
+
+    def __init__(self, config: PumpConfig, security: Security) -> None:
+        """Bind the port; raise `NeedsOperator` when that is impossible."""
+        self.security = security
+        self.server = build_server(config, security)
+        self.port = listen(self.server, config, security)
+        self.pages = HttpStatus("a Pump that is starting")
+        self.waits_for = "its data folder is being opened"
+        """The answer to every caller until `open`."""
+        self.let_in = {_HEALTH}
+        """Prefixes of the methods that are served before `open`."""
+        self._status_addr = config.status_addr
+        self._advertised = config.advertise_addr or config.addr
+        self._began_s = time.monotonic()
+        self._is_open = False
+        self._state: Callable[[], NodeState] = lambda: NodeState.PAUSED
+
+    async def start(self) -> None:
+        self.server.add_generic_rpc_handlers((self,))
+        add_health(self.server, lambda: self._state(), ("binlog.Pump", "penstock.Pump"))
+        self.pages.add("GET", "/status", self._status, "what this Pump waits for")
+        self.pages.add("GET", "/metrics", self._metrics, "for Prometheus: the state, no more")
+        await self.server.start()
+        await self.pages.start(self._status_addr, self.port, self.security, self._advertised)
+
+    def open(self, title: str, state: Callable[[], NodeState]) -> None:
+        self._state = state
+        self._is_open = True
+        self.pages.begin_anew(title)
+
+    async def close(self) -> None:
+        """Release the port and the pages; the pages may already be closed."""
+        await self.server.stop(SERVER_GRACE_S)
+        await self.pages.close()
+
+    @property
+    def problem(self) -> str:
+        """The reason why callers cannot reach this Pump; empty if they can."""
+        return "" if self._is_open else f"this Pump is starting: {self.waits_for}"
+
+    async def _status(self, names: Mapping[str, str]) -> Answer:
+        page = {
+            "state": "starting",
+            "waits_for": self.waits_for,
+            "uptime_s": round(time.monotonic() - self._began_s),
+        }
+        return Answer(json.dumps({"self": page}, indent=2) + "\n", JSON)
+
+    async def _metrics(self, names: Mapping[str, str]) -> Answer:
+        return Answer('penstock_pump_state{state="starting"} 1\n', TEXT)
+
+    def service(self, details: Any) -> Any:
+        """Return a handler that refuses the call, or None to let it through."""
+        service, slash, _ = details.method.rpartition("/")
+        if not self.problem or service + slash in self.let_in:
+            return None
+
+        async def refuse(requests: Any, context: Any) -> NoReturn:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, self.problem)
+            raise AssertionError("abort raises")
+
+        return grpc.stream_stream_rpc_method_handler(refuse)

@@ -1,8 +1,7 @@
 """Replication protocol for a Pump's log on other Pumps, without clock, thread or socket.
 
-    claim               how a disk becomes the primary of a log: by compare-and-swap in etcd
     primary             ships the log, and reports the data that enough disks have
-    replica             decides what to accept, to cut, and to report as synced
+    replica             decides what to accept, to cut, and to report as synced; how it claims a log
     chain               the comparison of logs, with each other and with their entry
     messages            the messages of both sides, also as protobuf, and their actions
 

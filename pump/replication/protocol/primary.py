@@ -47,7 +47,6 @@ from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replication.protocol.chain import Chain, Link, foreign, lacks
-from pump.replication.protocol.claim import Fate, Proposal
 from pump.replication.protocol.messages import (
     Acknowledge,
     Actions,
@@ -65,6 +64,7 @@ from pump.replication.protocol.messages import (
     StepDown,
     Swap,
 )
+from pump.replication.protocol.replica import Fate, Proposal
 
 PIECE_BYTES_MAX = 4 << 20
 _NOTHING = Place(0, 0)

@@ -1,8 +1,8 @@
-"""Replica: decides how a replica of a log answers its primary's requests.
+"""Replica: the disk of a log: how it answers the primary's requests, and how it becomes primary.
 
-It accepts nothing of an epoch before the promised epoch, appends only where its log agrees with the
-primary's, cuts data that the primary does not have, and reports data only after it is synced. It
-parses nothing and knows no transactions.
+A replica accepts nothing of an epoch before the promised epoch, appends only where its log agrees
+with the primary's, cuts data that the primary does not have, and reports data only after it is
+synced. It parses nothing and knows no transactions.
 
 The cut data was never acknowledged: every primary has everything that was, and the cut starts where
 the two logs part. But bytes that come late or twice must not cut the bytes after them. Within an
@@ -19,12 +19,35 @@ they were acknowledged, and then that primary has them as well.
 A damaged replica has no readable log and no readable promise. It accepts only the request to be
 re-initialised in place of this very damage. Only a primary sends it that has taken the replica off
 every list since it heard of the damage (`primary.py`).
+
+A disk becomes the primary of a log by a claim, at each start and at a failover:
+
+    entry read ── may this disk? ── promise the next epoch ── swap ── won: start the epoch
+
+The promise comes first, so that no claim is won on a disk that would still help the replaced
+primary. Every start claims an epoch, even for the Pump that is already the primary. Otherwise bytes
+that its last run sent and did not sync would stand where other bytes of the same epoch do.
+
+A disk whose log has a segment of another history than the entry claims nothing (`chain.py`): it was
+restored, or etcd was.
+
+Nothing here depends on time. An unneeded failover costs a move and loses nothing.
+
+A `Proposal` is a compare-and-swap of the entry, tracked until its outcome is known. The answer
+"not swapped" and a missing answer are treated alike: the swap may have won, or may still
+win, so the entry is read. While the entry is still at the swap's revision, the same swap is
+requested once more; nothing else may be proposed until then.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
-from pump.replication.protocol.chain import Chain, Link
+from pump.replication.protocol.chain import Chain, Link, foreign
 from pump.replication.protocol.messages import (
     Actions,
     Append,
@@ -35,11 +58,13 @@ from pump.replication.protocol.messages import (
     DropBefore,
     Have,
     Prepend,
+    ReadEntry,
     Refusal,
     ReplicaState,
     Reply,
     Request,
     SetAside,
+    Swap,
     Sync,
     Write,
     WriteBefore,
@@ -68,8 +93,10 @@ class Replica:
         if self._is_fenced(request.epoch):
             return [Reply(Refusal(self.promised))]
         self.promise(request.epoch)
-        if self.damage and not self._reinitialises(request):
-            return [Reply(Damaged(request.epoch, self.damage))]
+        if self.damage:
+            named = request.damage if isinstance(request, Append) and not request.offset else None
+            if named is None or not self._is_this(named):
+                return [Reply(Damaged(request.epoch, self.damage))]
         if isinstance(request, Append):
             return self._append(request)
         if isinstance(request, Prepend):
@@ -79,11 +106,6 @@ class Replica:
 
     def _is_fenced(self, epoch: int) -> bool:
         return epoch < self.promised
-
-    def _reinitialises(self, request: Request) -> bool:
-        if not isinstance(request, Append) or request.offset > 0:
-            return False
-        return self._is_this(request.damage)
 
     def _is_this(self, damage: int) -> bool:
         return damage == self.damage
@@ -124,13 +146,10 @@ class Replica:
             return self._cleared(request.instead_of)
         if request.previous is None:
             return None if self.chain.links else []
-        return self._sealed(request.previous, request.epoch)
-
-    def _sealed(self, previous: Link, epoch: int) -> Actions | None:
-        own = self.chain.find(previous.number)
-        if not self._agrees(own, previous):
+        previous = request.previous
+        if not self._agrees(self.chain.find(previous.number), previous):
             return None
-        return self._cut(Place(previous.number, previous.end), epoch)
+        return self._cut(Place(previous.number, previous.end), request.epoch)
 
     def _agrees(self, own: Link | None, previous: Link) -> bool:
         return own is not None and own.is_same(previous) and own.end >= previous.end
@@ -171,3 +190,82 @@ class Replica:
 
     def _standing(self, epoch: int) -> Reply:
         return Reply(ReplicaState(epoch, tuple(self.chain.links)))
+
+
+class Fate(Enum):
+    """The outcome of a proposal, as a read entry shows it."""
+
+    OPEN = "open"
+    WON = "won"
+    LOST = "lost"
+
+
+class Proposal(NamedTuple):
+    """An entry that is to follow the entry at `revision`."""
+
+    revision: int
+    entry: LogEntry
+
+    def fate(self, entry: LogEntry, revision: int) -> Fate:
+        """Return the fate that an entry and its revision show.
+
+        Equality is enough: the proposed epoch was free at `revision`, only this disk proposes
+        itself for it, and only one of its runs at a time knows that revision.
+        """
+        if revision <= self.revision:
+            return Fate.OPEN
+        return Fate.WON if entry == self.entry else Fate.LOST
+
+
+class Claim:
+    """One attempt of a disk; after success, `won` has the entry and its revision."""
+
+    def __init__(self, copy: Copy, replica: Replica, *, gives_ids: bool = True) -> None:
+        """Without `gives_ids`, the epoch has no id because some Pumps do not know epoch ids."""
+        self._gives_ids = gives_ids
+        self._copy = copy
+        self._replica = replica
+        self._proposal: Proposal | None = None
+        self.won: tuple[LogEntry, int] | None = None
+        self.is_over = False
+
+    def start(self) -> Actions:
+        return [ReadEntry()]
+
+    def entry_seen(self, entry: LogEntry, revision: int) -> Actions:
+        """Accept etcd's current entry, from a linearizable read and not from a watch."""
+        if self.is_over:
+            return []
+        if self._proposal is None:
+            if not self._may_claim(entry):
+                self.is_over = True
+                return []
+            self._proposal = Proposal(revision, self._claimed(entry))
+            self._replica.promise(self._proposal.entry.epoch)
+            return [Swap(*self._proposal)]
+        fate = self._proposal.fate(entry, revision)
+        if fate is Fate.OPEN:
+            return [Swap(*self._proposal)]
+        if fate is Fate.WON:
+            return self.swapped(revision)
+        self.is_over = True
+        return []
+
+    def swapped(self, revision: int | None) -> Actions:
+        """Accept the result of a swap: the new revision, or None if refused or unanswered."""
+        if self.is_over or self._proposal is None:
+            return []
+        if revision is None:
+            return [ReadEntry()]
+        self.is_over = True
+        if self._replica.promised == self._proposal.entry.epoch:  # Otherwise another disk has it.
+            self.won = (self._proposal.entry, revision)
+        return []
+
+    def _may_claim(self, entry: LogEntry) -> bool:
+        is_foreign = foreign(entry, self._replica.chain.links) is not None
+        return entry.may_claim(self._copy.disk) and not is_foreign
+
+    def _claimed(self, entry: LogEntry) -> LogEntry:
+        claimed = entry.claimed(self._copy)
+        return claimed.with_ids() if self._gives_ids else replace(claimed, ids=())

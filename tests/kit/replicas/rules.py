@@ -13,10 +13,9 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
 from pump.replication.protocol import chain
 from pump.replication.protocol.chain import Link, Verdict
-from pump.replication.protocol.claim import Claim
 from pump.replication.protocol.messages import Actions, Append, Damaged, ReplicaState
 from pump.replication.protocol.primary import Follower, Primary
-from pump.replication.protocol.replica import Replica
+from pump.replication.protocol.replica import Claim, Replica
 from tests.kit.replicas.world import Rules
 
 

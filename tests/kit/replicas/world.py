@@ -51,9 +51,8 @@ from penstock.log.segments import Place
 from pump.replication.claiming import refuse_older
 from pump.replication.protocol import messages as m
 from pump.replication.protocol.chain import Chain, Seen, Verdict, foreign, judge, lacks
-from pump.replication.protocol.claim import Claim
 from pump.replication.protocol.primary import Primary
-from pump.replication.protocol.replica import Replica
+from pump.replication.protocol.replica import Claim, Replica
 from tests.kit.replicas.disk import Disk, PeerDisk, Piece, Stored
 from tests.kit.replicas.store import Store
 

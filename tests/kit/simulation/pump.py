@@ -147,7 +147,7 @@ class Pump(Process):
         world.tasks.kill(self)
 
     def _begun(self) -> bool:
-        """Do what `pump.replication.startup` does."""
+        """Do what `Startup` of `pump.node` does."""
         world = self.world
         storage = self._opened()
         while not self.is_asked_to_stop:

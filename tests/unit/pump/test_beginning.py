@@ -11,11 +11,11 @@ from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Segments, begin_log
+from pump.node import Startup
 from pump.replication.claiming import Claimed, Fenced, Wanted, claim
 from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link
 from pump.replication.shipping import Shipping
-from pump.replication.startup import Startup
 from tests.kit.fakes.etcd import MemoryEtcd
 from tests.kit.fakes.files import MemoryFiles
 

@@ -38,8 +38,7 @@ from pump.replication.protocol.messages import (
     encode_request,
     link_message,
 )
-from pump.replication.replica_service import REPLICA_SERVICE, ReplicaService
-from pump.replication.replicas import Replicas, ReplicaStatus
+from pump.replication.replicas import REPLICA_SERVICE, Replicas, ReplicaService, ReplicaStatus
 from pump.service.grpc_server import add_service
 from pump.store.record import OutOfSpace
 from pump.store.recovery import lock_folder

@@ -7,7 +7,7 @@ import pytest
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.wire.codec import decode_binlog
-from pump.cluster.fake_binlogs import FakeBinlogs
+from pump.cluster.clock import FakeBinlogs
 from pump.store.record import Record
 from tests.kit.wait import pass_time, run_in_virtual_time
 

@@ -9,7 +9,7 @@ from pump.cluster.identity import (
     kept_disk_id,
     kept_node_id,
     note_former,
-    refuse_original,
+    refuse_foreign,
     refuse_other_cluster,
 )
 
@@ -78,10 +78,10 @@ def test_a_data_folder_of_another_cluster_is_refused_and_one_without_an_id_is_ad
 
 
 def test_the_data_of_a_pump_of_tidb_binlog_is_left_alone(tmp_path: Path) -> None:
-    refuse_original(tmp_path / "none")
+    refuse_foreign(tmp_path / "none", is_failover=False)
     kept_node_id(tmp_path, "old:8250", "a:1")
-    refuse_original(tmp_path)
+    refuse_foreign(tmp_path, is_failover=False)
     (tmp_path / "value").mkdir()
     (tmp_path / "value" / "000000.vlog").touch()
     with pytest.raises(NeedsOperator, match=r"Pump of TiDB-Binlog.*another, empty --data-dir"):
-        refuse_original(tmp_path)
+        refuse_foreign(tmp_path, is_failover=False)

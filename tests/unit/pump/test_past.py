@@ -8,7 +8,7 @@ import pytest
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from pump.cluster.identity import Held, begin_run
+from pump.cluster.identity import begin_run
 from tests.kit.fakes.etcd import MemoryEtcd
 
 
@@ -22,7 +22,7 @@ class Rig:
 
     def start(self, up_to_ts: int | None, state: NodeState = NodeState.ONLINE) -> None:
         """Start the Pump on what is in the folder; it then has sorted that much."""
-        begin_run(self.registry, "pump-1", Held(self.folder, up_to_ts))
+        begin_run(self.registry, "pump-1", self.folder, up_to_ts)
         self.registry.put(
             NodeKind.PUMP,
             NodeStatus(node_id="pump-1", host="h:1", state=state, max_commit_ts=up_to_ts or 0),
@@ -119,4 +119,4 @@ def test_a_pump_that_is_offline_starts_with_any_folder(rig: Rig) -> None:
 
 def test_without_synced_writes_only_the_last_start_counts(rig: Rig) -> None:
     rig.start(5)
-    begin_run(rig.registry, "pump-1", Held(rig.folder, None))
+    begin_run(rig.registry, "pump-1", rig.folder, None)

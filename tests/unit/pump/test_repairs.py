@@ -30,7 +30,7 @@ from pump.replication.protocol.messages import (
 )
 from pump.replication.repair import OwnLogRepair, Remedy, Repairs
 from pump.replication.replicas import Replicas
-from pump.replication.scrubbing import Schedule, Scrubbed, Scrubbing, copy_of
+from pump.replication.scrubbing import Scrubbed, Scrubbing, copy_of
 from tests.kit.wait import eventually
 from tests.unit.pump.test_copies import CLUSTER, DISK, NAME, run, shipped, upstream
 
@@ -208,7 +208,9 @@ def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_fra
         for path in sorted(folder.glob("*.seg"))[:-1]:
             flip(path, path.stat().st_size // 2)
             flip(path, 7)
-        scrub = Scrubbing(Schedule(1e9, 0, tmp_path), lambda: [copy_of(copies, "pump-1")], repairs)
+        scrub = Scrubbing(
+            tmp_path, lambda: [copy_of(copies, "pump-1")], repairs, bytes_per_s=1e9, every_days=0
+        )
         await asyncio.to_thread(scrub.scrub)
         assert scrub.facts().scrub.endswith("0 places are damaged still")
         await copies.close()
@@ -271,7 +273,7 @@ def scrubbing(log: Segments, folder: Path, repairs: Repairs, **schedule: float) 
         )
     ]
     fields = {"bytes_per_s": 1e9, "every_days": 0.0, **schedule}
-    return Scrubbing(Schedule(**fields, folder=folder), lambda: logs, repairs)
+    return Scrubbing(folder, lambda: logs, repairs, **fields)  # type: ignore[arg-type]
 
 
 def test_a_scrub_without_copies_names_each_damaged_place_until_it_is_whole(

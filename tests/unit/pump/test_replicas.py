@@ -8,7 +8,6 @@ from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replication.protocol.chain import Chain, Link
-from pump.replication.protocol.claim import Claim
 from pump.replication.protocol.messages import (
     Acknowledge,
     Append,
@@ -31,7 +30,7 @@ from pump.replication.protocol.messages import (
     WriteBefore,
 )
 from pump.replication.protocol.primary import Primary
-from pump.replication.protocol.replica import Replica
+from pump.replication.protocol.replica import Claim, Replica
 
 A, B, C = (Copy(f"pump-{n}", f"disk-{n}") for n in "abc")
 OLD = (Link(0, 1, 100), Link(1, 3, 80))
