@@ -14,10 +14,8 @@ from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry, parse_labels
 from penstock.http2.grpc_front import GrpcFront
-from penstock.node.http_status import HttpStatus
 from penstock.oracle.client import open_oracle
 from penstock.oracle.server import OracleServer
-from penstock.security.tls import Security
 from pump.cluster.clock import ClusterClock, FakeBinlogs
 from pump.cluster.identity import Identity, kept_node_id
 from pump.cluster.membership import Membership, score_of
@@ -64,10 +62,18 @@ def build(
     oracle = None
     if not config.pd_address:
         oracle = OracleServer(etcd, identity.host, held_ts=lambda: storage.newest_ts)
-    clock = _clock(config, etcd, entrance.security)
+    tls, pd_tls = entrance.security.tls, entrance.security.pd_tls
+    clock = ClusterClock(open_oracle(etcd, config.pd_address or None, tls, pd_tls=pd_tls))
     size_max = config.max_message_bytes
     pulls = Pulls(storage, batch_bytes_max=PULL_BATCH_BYTES, message_bytes_max=size_max)
-    group_commit = _group_commit(config, storage, pulls, counters, ships=shipping is not None)
+    group_commit = GroupCommit(
+        storage,
+        on_indexed=pulls.wake,
+        queue_bytes_max=config.write_queue_bytes,
+        # The event loop must not wait for other disks.
+        inline_below_s=INLINE_BELOW_S if shipping is None else 0,
+        counters=counters,
+    )
     membership = Membership(
         registry,
         storage,
@@ -79,10 +85,16 @@ def build(
             group_commit.queue_fill,
             group_commit.append_s_average,
         ),
-        tls=entrance.security.tls,
+        tls=tls,
         holds_log=shipping is not None,
     )
-    resolver = _resolver(config, clock, History(etcd), entrance.security)
+    timeout = TimeoutResolver(txn_timeout_s=config.txn_timeout_s)
+    resolver: Resolver = DdlResolver(History(etcd), open_resolver(config.resolver, timeout))
+    if config.pd_address:
+        # TiKV first: DDL of a TiDB has TiDB's job ids, which our history does not know.
+        resolver = open_tikv_resolver(
+            config.pd_address, pd_tls, clock.next_ts, resolver, config.resolver
+        )
     components = Components(
         config=config,
         counters=counters,
@@ -92,35 +104,40 @@ def build(
         pulls=pulls,
         group_commit=group_commit,
         membership=membership,
-        fake_binlogs=_fake_binlogs(config, storage, group_commit, pulls, clock),
+        fake_binlogs=FakeBinlogs(
+            *(storage, group_commit, pulls, clock.next_ts),
+            interval_idle_s=config.fake_binlog_interval_s,
+        ),
         resolver=resolver,
         resolving=Resolving(storage, group_commit, resolver),
-        retention=_retention(config, storage, membership, clock),
+        retention=Retention(
+            *(storage, membership, clock),
+            gc_days=config.gc_days,
+            force_after_days=config.gc_force_after_days,
+        ),
         copies=shipping,
         kept=replication.followed,
         scrubbing=_scrubbing(config, storage, replication),
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
-    operator = _operator(components, identity.node_id, entrance.pages, replication)
+    pages = entrance.pages
+    operator = Operator(
+        node_id=identity.node_id,
+        storage=storage,
+        membership=membership,
+        fake_binlogs=components.fake_binlogs,
+        retention=components.retention,
+        facts=lambda **under_way: components.facts(status_pages=pages.url or "none", **under_way),
+        scrub=components.scrubbing.ask,
+        moving=replication.moves(storage, membership, shipping),
+        draining=replication.draining,
+    )
     cluster_id = replication.peers.cluster_id
     _add_services(components, operator, cluster_id, entrance.server)
     entrance.open(f"Pump {identity.node_id} at {identity.host}", lambda: membership.state)
-    Pages(registry, operator, components).add_to(entrance.pages)
+    Pages(registry, operator, components).add_to(pages)
     log.info("pump %s serves at %s, Prewrites once it is online", identity.node_id, identity.host)
     return components, operator
-
-
-def _group_commit(
-    config: PumpConfig, storage: Storage, pulls: Pulls, counters: Counters, *, ships: bool
-) -> GroupCommit:
-    return GroupCommit(
-        storage,
-        on_indexed=pulls.wake,
-        queue_bytes_max=config.write_queue_bytes,
-        # The event loop must not wait for other disks.
-        inline_below_s=0 if ships else INLINE_BELOW_S,
-        counters=counters,
-    )
 
 
 def identity_of(config: PumpConfig, port: int) -> Identity:
@@ -128,48 +145,6 @@ def identity_of(config: PumpConfig, port: int) -> Identity:
     address = f"{host}:{port if int(wanted) == 0 else wanted}"
     node_id = kept_node_id(config.data_dir, config.node_id, address)
     return Identity(node_id, address, parse_labels(config.labels))
-
-
-def _clock(config: PumpConfig, etcd: EtcdClient, security: Security) -> ClusterClock:
-    pd_address = config.pd_address or None
-    return ClusterClock(open_oracle(etcd, pd_address, security.tls, pd_tls=security.pd_tls))
-
-
-def _resolver(
-    config: PumpConfig, clock: ClusterClock, history: History, security: Security
-) -> Resolver:
-    timeout = TimeoutResolver(txn_timeout_s=config.txn_timeout_s)
-    ours = DdlResolver(history, open_resolver(config.resolver, timeout))
-    if not config.pd_address:
-        return ours
-    # TiKV first: DDL of a TiDB has TiDB's job ids, which our history does not know.
-    return open_tikv_resolver(
-        config.pd_address, security.pd_tls, clock.next_ts, ours, config.resolver
-    )
-
-
-def _fake_binlogs(
-    config: PumpConfig,
-    storage: Storage,
-    group_commit: GroupCommit,
-    pulls: Pulls,
-    clock: ClusterClock,
-) -> FakeBinlogs:
-    return FakeBinlogs(
-        storage, group_commit, pulls, clock.next_ts, interval_idle_s=config.fake_binlog_interval_s
-    )
-
-
-def _retention(
-    config: PumpConfig, storage: Storage, membership: Membership, clock: ClusterClock
-) -> Retention:
-    return Retention(
-        storage,
-        membership,
-        clock,
-        gc_days=config.gc_days,
-        force_after_days=config.gc_force_after_days,
-    )
 
 
 def _scrubbing(config: PumpConfig, storage: Storage, replication: Replication) -> Scrubbing:
@@ -183,22 +158,6 @@ def _scrubbing(config: PumpConfig, storage: Storage, replication: Replication) -
         *(config.data_dir, logs, repairs),
         bytes_per_s=config.scrub_mb_per_s * 1e6,
         every_days=config.scrub_every_days,
-    )
-
-
-def _operator(
-    components: Components, node_id: str, pages: HttpStatus, replication: Replication
-) -> Operator:
-    return Operator(
-        node_id=node_id,
-        storage=components.storage,
-        membership=components.membership,
-        fake_binlogs=components.fake_binlogs,
-        retention=components.retention,
-        facts=lambda **under_way: components.facts(status_pages=pages.url or "none", **under_way),
-        scrub=components.scrubbing.ask,
-        moving=replication.moves(components.storage, components.membership, components.copies),
-        draining=replication.draining,
     )
 
 

@@ -140,9 +140,13 @@ async def _repaired(
     while isinstance(opening, Corrupt):
         entrance.waits_for = f"its log is to be mended from another disk: {coded(opening)}"
         if await asyncio.to_thread(repair, opening):
-            damage, opening = opening, await _again(opened)
-            if isinstance(opening, Corrupt) and str(opening) == str(damage):
-                raise opening
+            damage = opening
+            try:
+                opening = await opened()
+            except Corrupt as again:
+                if str(again) == str(damage):
+                    raise
+                opening = again
         elif replication.is_failover or not (absent := replication.absent()):
             raise opening
         else:
@@ -151,13 +155,6 @@ async def _repaired(
             if stop.is_set():
                 return None
     return opening
-
-
-async def _again(opened: Callable[[], Awaitable[Storage]]) -> Storage | Corrupt:
-    try:
-        return await opened()
-    except Corrupt as damage:
-        return damage
 
 
 async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.Event) -> T | None:
@@ -330,30 +327,25 @@ class _Node:
             await self._end()
 
     async def _duties(self) -> None:
-        if self._oracle is not None:
-            await _until_answered(self._oracle.start, "the oracle cannot start")
-        await _until_answered(self._components.clock.next_ts, "no oracle answers")
+        parts, oracle = self._components, self._oracle
+        if oracle is not None:
+            await _until_answered(oracle.start, "the oracle cannot start")
+        await _until_answered(parts.clock.next_ts, "no oracle answers")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._components.fake_binlogs.run())
-            group.create_task(self._components.resolving.run())
-            group.create_task(self._components.retention.run())
-            group.create_task(self._replicate())
-            group.create_task(self._components.scrubbing.run())
+            group.create_task(parts.fake_binlogs.run())
+            group.create_task(parts.resolving.run())
+            group.create_task(parts.retention.run())
+            replicated = self._replication.run(
+                *(parts.storage, parts.membership, parts.copies),
+                oracle_lease=lambda: 0 if oracle is None else oracle.lease_id,
+            )
+            group.create_task(replicated)
+            group.create_task(parts.scrubbing.run())
             await self._membership.join()
-            if self._components.config.taken_over_by:
+            if parts.config.taken_over_by:
                 await self._operator.close(self._operator.node_id)
             service.notify(service.READY, "STATUS=online")
-            group.create_task(
-                self._membership.heartbeats(self._components.config.heartbeat_interval_s)
-            )
-
-    async def _replicate(self) -> None:
-        parts = self._components
-        oracle = parts.oracle
-        await self._replication.run(
-            *(parts.storage, parts.membership, parts.copies),
-            oracle_lease=lambda: oracle.lease_id if oracle is not None else 0,
-        )
+            group.create_task(self._membership.heartbeats(parts.config.heartbeat_interval_s))
 
     async def _pause(self) -> None:
         await self._operator.stop()

@@ -147,7 +147,10 @@ class Operator:
         Raises `NeedsOperator` unless online or closing, and if the log cannot move there or is
         already there.
         """
-        self._check(node_id, NodeState.ONLINE, NodeState.CLOSING, *self._while_moving())
+        states = [NodeState.ONLINE, NodeState.CLOSING]
+        if self._moving is not None and self._moving.is_under_way:
+            states.append(NodeState.PAUSING)
+        self._check(node_id, *states)
         if self._moving is None:
             raise NeedsOperator(
                 f"the log of {node_id} has one copy only, so it cannot be served by another Pump",
@@ -156,11 +159,6 @@ class Operator:
                 Code.NODE_STATE,
             )
         return await self._moving.begin(to)
-
-    def _while_moving(self) -> Sequence[NodeState]:
-        return (
-            (NodeState.PAUSING,) if self._moving is not None and self._moving.is_under_way else ()
-        )
 
     async def trigger_gc(self) -> str:
         return await self._retention.purge()
@@ -219,7 +217,10 @@ class Operator:
                 # accepted.
                 end_ts = end_ts or await self._fake_binlogs.write()
                 late, abandoned = await self._look(end_ts)
-                self._progress = "; ".join([late] * bool(late) + await self._kept_copies())
+                kept: list[str] = []
+                if self._empties_disk and self._draining is not None:
+                    kept = await self._draining.remaining()
+                self._progress = "; ".join([*filter(None, [late]), *kept])
                 if not self._progress:
                     await self._membership.note_gaps(abandoned, end_ts)
             except (PenstockError, OSError) as error:
@@ -241,11 +242,6 @@ class Operator:
         log.info("every%s Drainer has everything up to %d", others, end_ts)
         self.ended.set()
 
-    async def _kept_copies(self) -> list[str]:
-        if not self._empties_disk or self._draining is None:
-            return []
-        return await self._draining.remaining()
-
     async def _look(self, end_ts: int) -> tuple[str, Sequence[NodeStatus]]:
         """Return the remaining obstacle, and the late Drainers that are not waited for."""
         if self._storage.max_commit_ts < end_ts:
@@ -255,18 +251,18 @@ class Operator:
         abandoned = [
             d for d in late if d.node_id in self._skipped and not self._membership.is_live(d)
         ]
-        behind = [self._lateness(d, end_ts) for d in late if d not in abandoned]
+        behind = []
+        for each in late:
+            if each not in abandoned:
+                behind_s = seconds_between(each.max_commit_ts, end_ts)
+                text = f"drainer {each.node_id} ({each.state}) is {behind_s:.1f} s behind"
+                if not self._membership.is_live(each):
+                    text += (
+                        ", and not running (start it; without it, named with --skip-drainer, it"
+                        " never gets what it lacks)"
+                    )
+                behind.append(text)
         if not behind:
             return "", abandoned
         done = f"{len(drainers) - len(late)} of {len(drainers)} Drainers have all up to {end_ts}"
         return "; ".join([*behind, done]), abandoned
-
-    def _lateness(self, drainer: NodeStatus, end_ts: int) -> str:
-        behind_s = seconds_between(drainer.max_commit_ts, end_ts)
-        text = f"drainer {drainer.node_id} ({drainer.state}) is {behind_s:.1f} s behind"
-        if not self._membership.is_live(drainer):
-            text += (
-                ", and not running (start it; without it, named with --skip-drainer, it never gets"
-                " what it lacks)"
-            )
-        return text

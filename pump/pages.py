@@ -110,7 +110,7 @@ class Pages:
         for title, read in (("binlog in the stream", storage.get), ("Prewrite", storage.prewrite)):
             payload = await asyncio.to_thread(read, ts)
             if payload is not None:
-                text = await asyncio.to_thread(_described, payload)
+                text = await asyncio.to_thread(lambda data: describe(decode_binlog(data)), payload)
                 parts.append(f"{title}, {len(payload)} bytes\n{text}\n")
         chunk_list = await asyncio.to_thread(storage.stream.chunk_list, ts) if parts else None
         if chunk_list is not None:
@@ -144,10 +144,6 @@ class Pages:
             status = HTTPStatus.CONFLICT if is_ours else HTTPStatus.NOT_FOUND
             return _outcome(coded(error), _WRONG, status)
         return _outcome(f"apply action {action} success!", _OK)
-
-
-def _described(payload: bytes) -> str:
-    return describe(decode_binlog(payload))
 
 
 def _outcome(message: str, code: int, status: HTTPStatus = HTTPStatus.OK) -> Answer:

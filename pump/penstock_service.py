@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
 from penstock.log.chunks import DATA_BYTES
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
     from pump.service.pull_binlogs import Pulls
-    from pump.store.stream import Large, Pulled
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +80,11 @@ class PenstockService:
             "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch),
             "Advance": grpc.unary_unary_rpc_method_handler(self.advance),
             "Status": grpc.unary_unary_rpc_method_handler(self.status),
-            "Pause": grpc.unary_unary_rpc_method_handler(self.pause),
-            "Close": grpc.unary_unary_rpc_method_handler(self.close),
-            "MoveLog": grpc.unary_unary_rpc_method_handler(self.move_log),
-            "TriggerGc": grpc.unary_unary_rpc_method_handler(self.trigger_gc),
-            "Scrub": grpc.unary_unary_rpc_method_handler(self.scrub),
+            "Pause": self._command(pb.PauseRequest, self._pause),
+            "Close": self._command(pb.CloseRequest, self._close),
+            "MoveLog": self._command(pb.MoveLogRequest, self._move_log),
+            "TriggerGc": self._command(pb.TriggerGcRequest, self._trigger_gc),
+            "Scrub": self._command(pb.ScrubRequest, self._scrub),
         }
 
     async def write(self, requests: AsyncIterable[bytes], context: Any) -> None:
@@ -176,9 +175,16 @@ class PenstockService:
                         payload = await self._pulls.whole(pulled.large)
                         yield encode_pull_batch([pulled.large.commit_ts], [payload], [b""])
                     elif pulled.large is not None:
-                        async for message in self._chunks(pulled.large):
-                            yield message
-                    elif request.pieces and self._is_to_be_cut(pulled):
+                        large, offset = pulled.large, 0
+                        async for chunk in self._pulls.chunks(large):
+                            yield encode_pull_piece(
+                                large.commit_ts, large.size_bytes, offset, chunk
+                            )
+                            offset += len(chunk)
+                    elif request.pieces and any(
+                        len(prewrite) + len(end) > self.whole_bytes_max
+                        for prewrite, end in zip(pulled.prewrites, pulled.outcomes, strict=True)
+                    ):
                         for message in self._cut(pulled.commit_ts, pulled.payloads):
                             yield message
                     elif request.metadata_only:
@@ -213,12 +219,6 @@ class PenstockService:
         self._pulls.ask(request.past_ts)
         return pb.AdvanceReply().SerializeToString()
 
-    async def _chunks(self, large: Large) -> AsyncIterator[bytes]:
-        offset = 0
-        async for chunk in self._pulls.chunks(large):
-            yield encode_pull_piece(large.commit_ts, large.size_bytes, offset, chunk)
-            offset += len(chunk)
-
     async def status(self, data: bytes, context: Any) -> bytes:
         await parsed(context, pb.StatusRequest, data)
         reply = self._operator.status()
@@ -226,53 +226,37 @@ class PenstockService:
             reply.newest_ddl.query = await asyncio.to_thread(self._operator.query_of, ddl_ts)
         return reply.SerializeToString()
 
-    async def pause(self, data: bytes, context: Any) -> bytes:
+    def _command(self, kind: type[Message], run: Callable[[Any], Awaitable[Message]]) -> Any:
+        """Return the handler of an operator's command."""
+
+        async def handle(data: bytes, context: Any) -> bytes:
+            request = await parsed(context, kind, data)
+            try:
+                return (await run(request)).SerializeToString()
+            except PenstockError as error:
+                await abort(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    async def _pause(self, request: pb.PauseRequest) -> pb.PauseReply:
         """Answer once the Pump refuses Prewrites; it ends soon after."""
-        request = await parsed(context, pb.PauseRequest, data)
-        try:
-            await self._operator.pause(request.node_id)
-        except PenstockError as error:
-            await abort(context, error)
-        return pb.PauseReply().SerializeToString()
+        await self._operator.pause(request.node_id)
+        return pb.PauseReply()
 
-    async def close(self, data: bytes, context: Any) -> bytes:
+    async def _close(self, request: pb.CloseRequest) -> pb.CloseReply:
         """Answer once the Pump refuses Prewrites; it ends when all Drainers have everything."""
-        request = await parsed(context, pb.CloseRequest, data)
-        try:
-            await self._operator.close(
-                request.node_id, request.skip_drainers, empty_disk=request.empty_disk
-            )
-        except PenstockError as error:
-            await abort(context, error)
-        return pb.CloseReply().SerializeToString()
+        skipped, empty_disk = request.skip_drainers, request.empty_disk
+        await self._operator.close(request.node_id, skipped, empty_disk=empty_disk)
+        return pb.CloseReply()
 
-    async def move_log(self, data: bytes, context: Any) -> bytes:
-        request = await parsed(context, pb.MoveLogRequest, data)
-        try:
-            to = await self._operator.move_log(request.node_id, request.to)
-        except PenstockError as error:
-            await abort(context, error)
-        return pb.MoveLogReply(to=to).SerializeToString()
+    async def _move_log(self, request: pb.MoveLogRequest) -> pb.MoveLogReply:
+        return pb.MoveLogReply(to=await self._operator.move_log(request.node_id, request.to))
 
-    async def trigger_gc(self, data: bytes, context: Any) -> bytes:
-        await parsed(context, pb.TriggerGcRequest, data)
-        try:
-            message = await self._operator.trigger_gc()
-        except PenstockError as error:
-            await abort(context, error)
-        return pb.TriggerGcReply(message=message).SerializeToString()
+    async def _trigger_gc(self, request: pb.TriggerGcRequest) -> pb.TriggerGcReply:
+        return pb.TriggerGcReply(message=await self._operator.trigger_gc())
 
-    async def scrub(self, data: bytes, context: Any) -> bytes:
-        request = await parsed(context, pb.ScrubRequest, data)
-        try:
-            message = self._operator.scrub(request.node_id)
-        except PenstockError as error:
-            await abort(context, error)
-        return pb.ScrubReply(message=message).SerializeToString()
-
-    def _is_to_be_cut(self, pulled: Pulled) -> bool:
-        pairs = zip(pulled.prewrites, pulled.outcomes, strict=True)
-        return any(len(prewrite) + len(end) > self.whole_bytes_max for prewrite, end in pairs)
+    async def _scrub(self, request: pb.ScrubRequest) -> pb.ScrubReply:
+        return pb.ScrubReply(message=self._operator.scrub(request.node_id))
 
     def _cut(self, stamps: Sequence[int], payloads: Sequence[bytes]) -> Iterator[bytes]:
         for commit_ts, payload in zip(stamps, payloads, strict=True):

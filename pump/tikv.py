@@ -48,6 +48,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -141,13 +142,21 @@ class Channels:
         except grpc.RpcError as error:
             self._give_up(address, channel)
             why = f"{address} does not answer {method}: {error.code().name}: {error.details()}"
-            self._note_away(address, error.code(), timeout_s, why)
-            if refusal := await self._refusal(address, error):
-                raise refusal from error
+            code = error.code()
+            is_slow = code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout_s >= _SLOW_S
+            if is_slow or code is grpc.StatusCode.UNAVAILABLE:
+                if len(self._away) >= _OPEN_MAX:
+                    self._away.clear()
+                self._away[address] = (self._monotonic_s() + _AWAY_S, why)
+            if self._tls is not None:
+                refusal = await asyncio.to_thread(refusal_of, address, self._tls, error)
+                if refusal is not None:
+                    raise refusal from error
             raise Retryable(why, Code.RESOLVER_AWAY) from error
         finally:
             channel.calls -= 1
-            await _close_unused(channel)
+            if channel.is_given_up and channel.calls == 0:
+                await channel.grpc.close()
         self._away.pop(address, None)
         return found
 
@@ -171,23 +180,6 @@ class Channels:
         channel.is_given_up = True
         if self._open.get(address) is channel:
             del self._open[address]
-
-    def _note_away(self, address: str, code: Any, timeout_s: float, why: str) -> None:
-        is_slow = code is grpc.StatusCode.DEADLINE_EXCEEDED and timeout_s >= _SLOW_S
-        if is_slow or code is grpc.StatusCode.UNAVAILABLE:
-            if len(self._away) >= _OPEN_MAX:
-                self._away.clear()
-            self._away[address] = (self._monotonic_s() + _AWAY_S, why)
-
-    async def _refusal(self, address: str, error: Any) -> NeedsOperator | None:
-        if self._tls is None:
-            return None
-        return await asyncio.to_thread(refusal_of, address, self._tls, error)
-
-
-async def _close_unused(channel: _Channel) -> None:
-    if channel.is_given_up and channel.calls == 0:
-        await channel.grpc.close()
 
 
 _FIND_S_MAX = 1.0
@@ -374,8 +366,11 @@ class Tikv:
                 if not answer.HasField("region_error"):
                     return status_of(answer, start_ts)
                 problem = f"{place}: {described(answer.region_error)}"
-                place = await self._led(place, answer.region_error, left_s)
-                if place is not None and attempt < len(place.region.peers):
+                leader, region, place = answer.region_error.not_leader.leader, place.region, None
+                if leader.store_id:
+                    with suppress(Retryable):
+                        place = await self.placement.at(region, leader, left_s)
+                if place is not None and attempt < len(region.peers):
                     attempt += 1
                     continue
                 place = None
@@ -399,16 +394,6 @@ class Tikv:
         request.context.CopyFrom(context)
         answer = tikvpb_pb2.CheckTxnStatusResponse
         return await self._channels.call(place.address, _METHOD, request, answer, left_s)
-
-    async def _led(
-        self, place: Place, error: tikvpb_pb2.RegionError, left_s: float
-    ) -> Place | None:
-        if not error.HasField("not_leader") or not error.not_leader.leader.store_id:
-            return None
-        try:
-            return await self.placement.at(place.region, error.not_leader.leader, left_s)
-        except Retryable:
-            return None
 
 
 def described(error: tikvpb_pb2.RegionError) -> str:

@@ -347,18 +347,15 @@ async def _notify(drainer: NodeStatus, tls: Tls | None) -> None:
                 return
             except grpc.RpcError as error:
                 if left_s < _RETRY_S:
+                    answer: Any = error
                     raise Retryable(
-                        _not_notified(drainer, error), Code.DRAINER_NOT_NOTIFIED
+                        f"drainer {drainer.node_id} at {drainer.host} is alive but did not take"
+                        f" notice within {NOTIFY_WITHIN_S:.0f} s: {answer.code().name}:"
+                        f" {answer.details()} (look at its log; a dead one is skipped once no"
+                        " heartbeat of it has come for some seconds)",
+                        Code.DRAINER_NOT_NOTIFIED,
                     ) from error
                 await asyncio.sleep(_RETRY_S)
-
-
-def _not_notified(drainer: NodeStatus, error: Any) -> str:
-    return (
-        f"drainer {drainer.node_id} at {drainer.host} is alive but did not take notice within"
-        f" {NOTIFY_WITHIN_S:.0f} s: {error.code().name}: {error.details()} (look at its log; a dead"
-        " one is skipped once no heartbeat of it has come for some seconds)"
-    )
 
 
 def last_word_of(node_id: str, storage: Storage) -> LastWord | None:

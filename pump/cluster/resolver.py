@@ -42,6 +42,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.store.record import Record
 
 if TYPE_CHECKING:
+    from penstock.cluster.history import History
     from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage, Unmatched
 
@@ -131,22 +132,10 @@ class TimeoutResolver:
     async def close(self) -> None: ...
 
 
-class DdlHistory(Protocol):
-    """The part of the DDL history that records the outcomes of DDL; blocking."""
-
-    def get(self, job_id: int) -> DdlJob | None: ...
-
-    def is_overtaken(self, job_id: int) -> bool:
-        """Return whether a job is not recorded and never will be."""
-
-    def roll_back(self, job_id: int) -> DdlJob | None:
-        """Prevent a job from ever being recorded, or return it if it is already recorded."""
-
-
 class DdlResolver:
     """Finds a DDL's outcome in the DDL history, and passes everything else on."""
 
-    def __init__(self, history: DdlHistory, otherwise: Resolver) -> None:
+    def __init__(self, history: History, otherwise: Resolver) -> None:
         self._history = history
         self._otherwise = otherwise
 
@@ -287,8 +276,11 @@ class Resolving:
         waited_s = self._awake_s - case.first_s + ASK_AFTER_S
         try:
             if case.about is None:
-                read = asyncio.get_running_loop().run_in_executor(None, _question, unmatched)
-                case.about = await read
+                loop = asyncio.get_running_loop()
+                payload = await loop.run_in_executor(None, unmatched.payload_reader)
+                prewrite = decode_binlog(payload)
+                key, job_id = prewrite.prewrite_key, prewrite.ddl_job_id
+                case.about = Question(start_ts, key, job_id, size_bytes=len(payload))
             about = case.about
             self.asked += 1
             resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
@@ -326,11 +318,3 @@ class Resolving:
         others = f" (and {self._unsaid} questions failed before)" if self._unsaid else ""
         log.warning("transaction %d stays open, trying again: %s%s", start_ts, why, others)
         self._complain_at_s, self._unsaid = now_s + _COMPLAIN_EVERY_S, 0
-
-
-def _question(unmatched: Unmatched) -> Question:
-    payload = unmatched.payload_reader()
-    prewrite = decode_binlog(payload)
-    return Question(
-        unmatched.start_ts, prewrite.prewrite_key, prewrite.ddl_job_id, size_bytes=len(payload)
-    )

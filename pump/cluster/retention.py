@@ -68,21 +68,17 @@ def plan(
     for drainer in furthest_behind:
         left_s = seconds_between(limit_ts, drainer.max_commit_ts)
         if left_s < notice_s:
-            warnings.append(_warning(drainer, left_s, lossy=bool(force_ts)))
+            what = "loses the binlogs after it" if force_ts else "holds up the purge"
+            when = f"in {left_s / 3600:.1f} h" if left_s > 0 else "from now on"
+            warnings.append(
+                f"drainer {drainer.node_id} ({drainer.state}) is at checkpoint"
+                f" {drainer.max_commit_ts} and {when} {what} ({_remedy(drainer)})"
+            )
     return Plan(max(held_ts, force_ts), holding, force_ts > held_ts, tuple(warnings))
 
 
 def _before(now_ts: int, days: float) -> int:
     return max(0, now_ts - (int(days * _DAY_MS) << LOGICAL_BITS))
-
-
-def _warning(drainer: NodeStatus, left_s: float, *, lossy: bool) -> str:
-    what = "loses the binlogs after it" if lossy else "holds up the purge"
-    when = f"in {left_s / 3600:.1f} h" if left_s > 0 else "from now on"
-    return (
-        f"drainer {drainer.node_id} ({drainer.state}) is at checkpoint {drainer.max_commit_ts} and"
-        f" {when} {what} ({_remedy(drainer)})"
-    )
 
 
 def _remedy(drainer: NodeStatus) -> str:

@@ -33,6 +33,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -147,7 +148,8 @@ class SqlResolver:
 
     async def resolve(self, question: Question) -> Resolution:
         """Ask the key's database, which fences a writer that was silent for too long."""
-        name = outbox.name_in(question.prewrite_key)
+        key = question.prewrite_key
+        name = outbox.name_in(key)
         if name is None:
             return await self._otherwise.resolve(question)
         entry = self._queues.get(name) or self._queues.get("")
@@ -161,10 +163,11 @@ class SqlResolver:
             raise Retryable(
                 f"too many questions to the database {entry.database.name}", Code.RESOLVER_AWAY
             )
+        settle, fence = entry.database.settle, question.waited_s >= self._fence_after_s
         entry.waiting += 1
         try:
             found = await asyncio.get_running_loop().run_in_executor(
-                entry.threads, self._ask, entry.database, question
+                entry.threads, partial(settle, key, question.start_ts, fence=fence)
             )
         finally:
             entry.waiting -= 1
@@ -177,10 +180,6 @@ class SqlResolver:
             entry.threads.shutdown(wait=False, cancel_futures=True)
             entry.database.close()
         await self._otherwise.close()
-
-    def _ask(self, database: Database, question: Question) -> int | None:
-        fence = question.waited_s >= self._fence_after_s
-        return database.settle(question.prewrite_key, question.start_ts, fence=fence)
 
 
 def databases(config: ResolverConfig) -> dict[str, Database]:

@@ -48,8 +48,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable, coded
@@ -78,33 +76,12 @@ _REMEMBERED_MAX = 4096
 _RUN_BREAKS_S = 60.0
 
 
-class Store(Protocol):
-    """TiKV's answers; `Tikv` implements it by gRPC."""
-
-    async def status(
-        self, key: bytes, start_ts: int, current_ts: int, *, forbid: bool = False
-    ) -> TransactionStatus: ...
-
-    async def gc_safe_point(self) -> int:
-        """Return the timestamp up to which records may have been collected."""
-
-    async def close(self) -> None: ...
-
-
-@dataclass(slots=True)
-class _Absence:
-    """An unbroken run of answers with neither lock nor record."""
-
-    first_s: float
-    last_s: float
-
-
 class TikvResolver:
     """Resolves transactions with a key of TiDB, including DDL; passes the others on."""
 
     def __init__(
         self,
-        store: Store,
+        store: Tikv,
         next_ts: Callable[[], Awaitable[int]],
         otherwise: Resolver,
         *,
@@ -119,7 +96,8 @@ class TikvResolver:
         self._lock_wait_s = lock_wait_s
         self._monotonic_s = monotonic_s
         self._slots = asyncio.Semaphore(_ASKED_AT_ONCE_MAX)
-        self._absences: dict[int, _Absence] = {}
+        self._absences: dict[int, tuple[float, float]] = {}
+        """The first and the last of an unbroken run of answers with neither lock nor record."""
         self._telling_time = asyncio.Lock()
         self._last_ts, self._last_s = 0, float("-inf")
 
@@ -148,7 +126,9 @@ class TikvResolver:
         if found.state is not State.ABSENT:
             self._absences.pop(start_ts, None)
             return _resolution(found, start_ts, now_ts)
-        wait_s = self._wait_s(question)
+        wait_s = self._lock_wait_s
+        if question.size_bytes >= _LARGE_BYTES:
+            wait_s = max(wait_s, _SPLIT_S)
         left_s = wait_s - self._absent_for_s(start_ts)
         if left_s > 0:
             why = f"TiKV has no lock and no record of it yet; waiting for {left_s:.1f} s more"
@@ -191,24 +171,17 @@ class TikvResolver:
         )
         return _unknown(f"{about} ({hint})", again_s=_FORGOTTEN_AGAIN_S, failure=True)
 
-    def _wait_s(self, question: Question) -> float:
-        is_large = question.size_bytes >= _LARGE_BYTES
-        return max(self._lock_wait_s, _SPLIT_S if is_large else 0.0)
-
     def _absent_for_s(self, start_ts: int) -> float:
         """Record an answer of absence; return for how long absence has been the answer."""
         now_s = self._monotonic_s()
-        run = self._absences.get(start_ts)
-        if run is None or now_s - run.last_s > _RUN_BREAKS_S:
+        first_s, last_s = self._absences.get(start_ts, (now_s, float("-inf")))
+        if now_s - last_s > _RUN_BREAKS_S:
+            first_s = now_s
             if len(self._absences) >= _REMEMBERED_MAX:
-                self._forget_the_matched(now_s)
-            run = self._absences[start_ts] = _Absence(now_s, now_s)
-        run.last_s = now_s
-        return now_s - run.first_s
-
-    def _forget_the_matched(self, now_s: float) -> None:
-        found = self._absences.items()
-        self._absences = {ts: run for ts, run in found if now_s - run.last_s <= _RUN_BREAKS_S}
+                known = self._absences.items()
+                self._absences = {ts: run for ts, run in known if now_s - run[1] <= _RUN_BREAKS_S}
+        self._absences[start_ts] = (first_s, now_s)
+        return now_s - first_s
 
 
 def _resolution(found: TransactionStatus, start_ts: int, now_ts: int) -> Resolution:

@@ -78,16 +78,13 @@ class Draining:
         """List other Pumps' logs that are still needed on this disk; `Retryable` without etcd."""
         found = []
         for node_id, entry in sorted(self._peers.logs.items()):
-            if self._is_kept(node_id, entry):
+            is_listed = self._disk in {copy.disk for copy in entry.copies_known}
+            if is_listed and node_id in self._followed.names():
                 state = await asyncio.to_thread(self._peers.state, node_id)
                 is_needed = state is not NodeState.OFFLINE  # OFFLINE: every Drainer has all of it.
                 if is_needed and node_id in self._followed.names():
                     found.append(self._why_kept(node_id, entry))
         return found
-
-    def _is_kept(self, node_id: str, entry: LogEntry) -> bool:
-        listed = entry.copies_known
-        return node_id in self._followed.names() and self._disk in {copy.disk for copy in listed}
 
     def _why_kept(self, node_id: str, entry: LogEntry) -> str:
         if entry.primary.disk == self._disk:
@@ -297,13 +294,23 @@ class Moving:
             if before is NodeState.ONLINE:
                 await states.enter(NodeState.PAUSING)
             _pausing()
-            await self._until_settled()
+            end_s = time.monotonic() + self._pause_grace_s
+            while (count := self._count_open()) > 0 and time.monotonic() < end_s:
+                self.progress = f"{count} open transactions have a moment for their Commits"
+                await asyncio.sleep(_TICK_S)
             _giving()
             await self._give_away(disk)
         except GivenUp as error:
             self.progress = f"given up, the log stays: {coded(error)}"
             log.error("pump %s is not moved to pump %s: %s", self._node_id, disk.pump, error)
-            await self._stay(before, was_draining=was_draining)
+            await asyncio.to_thread(shipping.move_to, "")
+            if states.state is NodeState.PAUSING and before is NodeState.ONLINE:
+                await states.enter(NodeState.ONLINE)
+            if draining is not None:
+                try:
+                    await draining.set_draining(was_draining)
+                except Retryable as late:
+                    log.warning("the disk is still listed as one that leaves: %s", late)
 
     async def _until_complete(self, disk: Disk) -> None:
         shipping = self._shipping
@@ -319,12 +326,6 @@ class Moving:
                 self.progress = f"pump {disk.pump} is asked to take a copy"
             else:
                 self.progress = f"pump {disk.pump} lacks {lacking / _MIB:.1f} MiB of it"
-            await asyncio.sleep(_TICK_S)
-
-    async def _until_settled(self) -> None:
-        end_s = time.monotonic() + self._pause_grace_s
-        while (count := self._count_open()) > 0 and time.monotonic() < end_s:
-            self.progress = f"{count} open transactions have a moment for their Commits"
             await asyncio.sleep(_TICK_S)
 
     async def _give_away(self, disk: Disk) -> None:
@@ -349,13 +350,3 @@ class Moving:
         if known is None or known.is_draining:
             why = "does not run any more" if known is None else "is to be emptied itself"
             raise GivenUp(f"pump {disk.pump} {why}", code=Code.NODE_STATE)
-
-    async def _stay(self, before: NodeState, *, was_draining: bool) -> None:
-        await asyncio.to_thread(self._shipping.move_to, "")
-        if self._states.state is NodeState.PAUSING and before is NodeState.ONLINE:
-            await self._states.enter(NodeState.ONLINE)
-        if self._draining is not None:
-            try:
-                await self._draining.set_draining(was_draining)
-            except Retryable as error:
-                log.warning("the disk is still listed as one that leaves: %s", error)

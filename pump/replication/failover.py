@@ -176,7 +176,13 @@ class Failovers:
 
     async def _look(self, node_id: str) -> None:
         if node_id in self._started:
-            await self._look_after(node_id)
+            if (code := self._started[node_id].returncode) is not None:
+                del self._started[node_id]
+                self._states.pop(node_id, None)
+                log.info("the Pump on the copy of pump %s has ended with code %d", node_id, code)
+                self._not_before_s[node_id] = time.monotonic() + _AGAIN_S
+                await self._copies.open_one(node_id)
+                self._followed_s[node_id] = time.monotonic()
             return
         if time.monotonic() < self._not_before_s.get(node_id, 0.0):
             return
@@ -191,7 +197,10 @@ class Failovers:
             await self._act(node_id, entry)
 
     async def _act(self, node_id: str, entry: LogEntry) -> None:
-        state = await self._state(node_id)
+        asked_s, state = self._states.get(node_id, (float("-inf"), None))
+        if time.monotonic() - asked_s > _STATE_EVERY_S:
+            state = await asyncio.to_thread(self._peers.state, node_id)
+            self._states[node_id] = (time.monotonic(), state)
         if self._peers.entry(node_id) != entry:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
@@ -253,7 +262,10 @@ class Failovers:
     async def _start(self, node_id: str, entry: LogEntry, why: str) -> None:
         _due()
         try:
-            self._refuse_older(node_id, entry)
+            chain, disk = Chain(self._copies.links(node_id)), self._peers.own.disk
+            own = next((copy for copy in entry.copies_known if copy.disk == disk), None)
+            if own is not None and chain.links:
+                refuse_unmarked(node_id, own, chain, entry)
             self._check_complete(node_id, entry, await self._copies.close_one(node_id))
             _let_go()
             log.warning("the log of pump %s is taken over: %s", node_id, why)
@@ -262,13 +274,6 @@ class Failovers:
         except (PenstockError, OSError):
             await self._copies.open_one(node_id)
             raise
-
-    def _refuse_older(self, node_id: str, entry: LogEntry) -> None:
-        """Raise `NeedsOperator` if the replica ends before the log's mark in etcd."""
-        chain, disk = Chain(self._copies.links(node_id)), self._peers.own.disk
-        own = next((copy for copy in entry.copies_known if copy.disk == disk), None)
-        if own is not None and chain.links:
-            refuse_unmarked(node_id, own, chain, entry)
 
     def _check_complete(self, node_id: str, entry: LogEntry, standing: ReplicaStatus) -> None:
         """Raise `NeedsOperator` if the disk has less than the list says: files were deleted.
@@ -288,25 +293,6 @@ class Failovers:
                 " disks that can continue the log",
                 Code.LOG_OLDER,
             )
-
-    async def _look_after(self, node_id: str) -> None:
-        code = self._started[node_id].returncode
-        if code is None:
-            return
-        del self._started[node_id]
-        self._states.pop(node_id, None)
-        log.info("the Pump on the copy of pump %s has ended with code %d", node_id, code)
-        self._not_before_s[node_id] = time.monotonic() + _AGAIN_S
-        await self._copies.open_one(node_id)
-        self._followed_s[node_id] = time.monotonic()
-
-    async def _state(self, node_id: str) -> NodeState | None:
-        """Return the state of a node, at most a second old."""
-        asked_s, state = self._states.get(node_id, (float("-inf"), None))
-        if time.monotonic() - asked_s > _STATE_EVERY_S:
-            state = await asyncio.to_thread(self._peers.state, node_id)
-            self._states[node_id] = (time.monotonic(), state)
-        return state
 
     def _is_locked(self, node_id: str) -> bool:
         if self._copies.is_held(node_id):

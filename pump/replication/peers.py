@@ -74,6 +74,10 @@ class Peers:
         """Return the last seen entry of a Pump's log."""
         return self.logs.get(node_id)
 
+    def epoch(self, node_id: str) -> int | None:
+        entry = self.logs.get(node_id)
+        return None if entry is None else entry.epoch
+
     def state(self, node_id: str) -> NodeState | None:
         """Return the state of a Pump, asking etcd; None for a Pump that died while it started.
 
@@ -112,18 +116,13 @@ class Peers:
     @contextmanager
     def sources(self, node_id: str) -> Iterator[list[PeerDisk]]:
         """Yield the other disks that may have a Pump's log, best first, without asking any."""
-        with ExitStack() as stack:
-            yield [
-                stack.enter_context(closing(PeerDisk(disk, self, node_id)))
-                for disk in self._in_order(node_id)
-            ]
-
-    def _in_order(self, node_id: str) -> list[Disk]:
         entry, disks = self.entry(node_id), dict(self.disks)
         disks.pop(self.own.disk, None)
         listed = () if entry is None else entry.copies_known
         first = [disks.pop(copy.disk) for copy in listed if copy.disk in disks]
-        return [*first, *(disk for _, disk in sorted(disks.items()))]
+        in_order = [*first, *(disk for _, disk in sorted(disks.items()))]
+        with ExitStack() as stack:
+            yield [stack.enter_context(closing(PeerDisk(d, self, node_id))) for d in in_order]
 
 
 class PeerDisk:

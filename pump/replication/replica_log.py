@@ -126,8 +126,15 @@ class ReplicaLog:
         try:
             self.open()
         except Corrupt as damage:
-            self._note_damage(damage)
-            if not self.problem or not _knows_of_damage(request):
+            # Number damage that no other disk repairs; the number stays until the folder opens.
+            if self._repair is None or self._repair.is_hopeless(damage):
+                self.problem = str(damage)
+                if not self._replica.damage:
+                    self._replica = Replica(Chain(), secrets.randbits(62) + 1)
+            knows_of_damage = (isinstance(request, Ask) and request.takes_damaged) or (
+                isinstance(request, Append) and request.damage > 0
+            )
+            if not self.problem or not knows_of_damage:
                 raise
         try:
             for action in self._replica.receive(request):
@@ -138,13 +145,6 @@ class ReplicaLog:
             self.close()
             raise
         raise AssertionError("every request is answered")
-
-    def _note_damage(self, damage: Corrupt) -> None:
-        """Number damage that no other disk repairs; the number stays until the folder opens."""
-        if self._repair is None or self._repair.is_hopeless(damage):
-            self.problem = str(damage)
-            if not self._replica.damage:
-                self._replica = Replica(Chain(), secrets.randbits(62) + 1)
 
     def _carry_out(
         self, action: Action, request: Request, data: bytes, older: OlderSegment | None
@@ -185,13 +185,6 @@ class ReplicaLog:
             *(self.folder, count, size, aside, self.problem, Code.SEGMENT_DAMAGED),
         )
         self.problem = ""
-
-
-def _knows_of_damage(request: Request) -> bool:
-    """Return whether the primary understands an answer that the replica is damaged."""
-    if isinstance(request, Ask):
-        return request.takes_damaged
-    return isinstance(request, Append) and request.damage > 0
 
 
 def _check(request: Append, data: bytes) -> None:

@@ -312,7 +312,8 @@ class Replicas:
             return None
         if isinstance(request, Append):
             begins = request.instead_of is not None or request.damage > 0
-            self._check_room(len(data), is_new=begins)
+            if self._reserve is not None:
+                self._reserve.check_copy(len(data), is_new=begins)
         return self._answered(copy, lambda: copy.log.answer(request, data))
 
     async def prepend(self, name: Name, request: Prepend, pieces: AsyncIterable[bytes]) -> Answer:
@@ -322,7 +323,8 @@ class Replicas:
             return ReplicaState(request.epoch, ())
         if refusal := self._heard(copy, request.epoch):
             return refusal
-        self._check_room(request.link.end, is_new=True)
+        if self._reserve is not None:
+            self._reserve.check_copy(request.link.end, is_new=True)
         aside = partial(self._aside, copy)
         older = await aside(OlderSegment, _FILES, copy.log.folder, request.link, next(self._drafts))
         try:
@@ -351,20 +353,21 @@ class Replicas:
         return sorted(self._copies)
 
     def facts(self) -> tuple[KeptReplica, ...]:
-        return tuple(map(self._facts_of, self.names()))
-
-    def _facts_of(self, node_id: str) -> KeptReplica:
-        copy, aside = self.status(node_id), self.folder(node_id) / DAMAGED_FOLDER
-        text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
-        set_aside = f"set aside in {aside}; delete it once no Pump has damaged_places"
-        return KeptReplica(
-            node_id=node_id,
-            summary=copy.problem or text,
-            bytes=copy.bytes,
-            first_segment=copy.first,
-            epoch=copy.epoch,
-            damaged=set_aside if any(aside.glob("*")) else None,
-        )
+        found = []
+        for node_id in self.names():
+            copy, aside = self.status(node_id), self.folder(node_id) / DAMAGED_FOLDER
+            text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
+            set_aside = f"set aside in {aside}; delete it once no Pump has damaged_places"
+            replica = KeptReplica(
+                node_id=node_id,
+                summary=copy.problem or text,
+                bytes=copy.bytes,
+                first_segment=copy.first,
+                epoch=copy.epoch,
+                damaged=set_aside if any(aside.glob("*")) else None,
+            )
+            found.append(replica)
+        return tuple(found)
 
     def folder(self, node_id: str) -> Path:
         """Return a replica's folder, on which a Pump can run once the replica is closed."""
@@ -539,10 +542,6 @@ class Replicas:
         copy.heard_s = self._clock()
         return None
 
-    def _check_room(self, wanted_bytes: int, *, is_new: bool) -> None:
-        if self._reserve is not None:
-            self._reserve.check_copy(wanted_bytes, is_new=is_new)
-
     def _answered(self, copy: _Replica, work: Callable[[], Answer]) -> asyncio.Future[Answer]:
         if copy.is_closed:  # Closed since the request came.
             raise _not_followed(copy.node_id)
@@ -563,7 +562,16 @@ class Replicas:
         copy.waiting += 1
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(copy.thread, self._held, copy, work)
-        done.add_done_callback(partial(_note_done, copy))
+
+        def note(done: asyncio.Future[_Result]) -> None:
+            copy.waiting -= 1
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, PenstockError):
+                copy.problem = str(error)
+            elif error is None and not done.cancelled():
+                copy.problem = copy.log.problem
+
+        done.add_done_callback(note)
         return done
 
     def _held(self, copy: _Replica, work: Callable[[], _Result]) -> _Result:
@@ -576,15 +584,6 @@ class Replicas:
             return work()
         except OSError as error:
             raise Retryable(f"{copy.folder}: {error}", Code.LOG_WRITE_FAILED) from error
-
-
-def _note_done(copy: _Replica, done: asyncio.Future[_Result]) -> None:
-    copy.waiting -= 1
-    error = None if done.cancelled() else done.exception()
-    if error is None and not done.cancelled():
-        copy.problem = copy.log.problem
-    elif isinstance(error, PenstockError):
-        copy.problem = str(error)
 
 
 def _not_followed(node_id: str) -> Retryable:
@@ -683,8 +682,14 @@ class ReplicaService:
             first = await anext(pieces, None)
             if first is None:
                 raise invalid("a call without a piece of a segment")
+
+            async def contents() -> AsyncIterator[bytes]:
+                yield first.data
+                async for piece in pieces:
+                    yield piece.data
+
             request = Prepend(first.epoch, link_of(first.link))
-            answer = await self._logs.prepend(Name.of(first.log), request, _contents(first, pieces))
+            answer = await self._logs.prepend(Name.of(first.log), request, contents())
         except (PenstockError, OSError) as error:
             await abort(context, error)
         return encode_answer(request.epoch, answer)
@@ -728,9 +733,3 @@ async def _pieces(messages: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             ) from error
         except DecodeError as error:
             raise undecodable(pb.PrependPiece, data, error) from error
-
-
-async def _contents(first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[bytes]:
-    yield first.data
-    async for piece in pieces:
-        yield piece.data

@@ -133,21 +133,18 @@ class Replication:
         opened = cls(config, identity, etcd, cluster_id, tls)
         if opened._disk:
             try:
-                opened._watch()
+                opened._watches.append(watch_disks(etcd, opened._note_disks))
+                opened._watches.append(opened._entries.watch_all(opened._note_logs))
             except BaseException:
                 opened.close()
                 raise
         return opened
 
-    def _watch(self) -> None:
-        def note_disks(disks: dict[str, Disk]) -> None:
-            self.peers.disks = disks
+    def _note_disks(self, disks: dict[str, Disk]) -> None:
+        self.peers.disks = disks
 
-        def note_logs(logs: dict[str, LogEntry]) -> None:
-            self.peers.logs = logs
-
-        self._watches.append(watch_disks(self._etcd, note_disks))
-        self._watches.append(self._entries.watch_all(note_logs))
+    def _note_logs(self, logs: dict[str, LogEntry]) -> None:
+        self.peers.logs = logs
 
     async def take_copies(self) -> Replicas | None:
         """Start to accept replicas of other logs; None for a Pump that does not.
@@ -162,7 +159,7 @@ class Replication:
             cluster_id=self.peers.cluster_id,
             disk=self._disk,
             remedy=Remedy(self.repairs, self.peers.sources),
-            epoch_listed=self._epoch_listed,
+            epoch_listed=self.peers.epoch,
             reserve=Reserve(
                 OsFiles(), self._config.data_dir, self._config.storage.stop_write_at_available_bytes
             ),
@@ -180,25 +177,20 @@ class Replication:
             lambda node_id, folder: standby.take(arguments(node_id, folder)),
             after_s=self._config.takeover_after_s,
         )
-        self._tasks = [
-            asyncio.create_task(self._failovers.run()),
-            asyncio.create_task(self._stay_offered()),
-        ]
+
+        async def stay_offered() -> None:
+            # List the disk again whenever etcd has dropped it, from its first offer on.
+            while True:
+                await asyncio.sleep(_LOOK_EVERY_S)
+                if self._offered is not None:
+                    try:
+                        await asyncio.to_thread(self._offered.renew)
+                    except Retryable as error:
+                        log.warning("this disk is not offered for copies now: %s", error)
+
+        work = (self._failovers.run(), stay_offered())
+        self._tasks = [asyncio.create_task(each) for each in work]
         return self.followed
-
-    def _epoch_listed(self, node_id: str) -> int | None:
-        entry = self.peers.entry(node_id)
-        return None if entry is None else entry.epoch
-
-    async def _stay_offered(self) -> None:
-        """List the disk again whenever etcd has dropped it, from its first offer on."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            if self._offered is not None:
-                try:
-                    await asyncio.to_thread(self._offered.renew)
-                except Retryable as error:
-                    log.warning("this disk is not offered for copies now: %s", error)
 
     def offer(self) -> None:
         """List the own disk as accepting replicas; Retryable without etcd."""
@@ -268,22 +260,15 @@ class Replication:
                     await asyncio.to_thread(
                         purge_displaced, self._config.data_dir, self._config.gc_days
                     )
-                if copies is not None:
-                    await self._note_needed(storage, membership, copies)
+                # Let replicas drop the segments that every Drainer has.
+                if copies is not None and (drainers := await membership.drainers()):
+                    drained_ts = min(drainer.max_commit_ts for drainer in drainers)
+                    needed = await asyncio.to_thread(storage.needed_from, drained_ts)
+                    await asyncio.to_thread(copies.needs, needed)
                 if self._standby is not None:
                     await self._standby.keep(oracle_lease())
             except (PenstockError, OSError) as error:
                 log.debug("the copies cannot be looked after now: %s", error)
-
-    async def _note_needed(
-        self, storage: Storage, membership: Membership, copies: Shipping
-    ) -> None:
-        """Let replicas drop the segments that every Drainer has."""
-        drainers = await membership.drainers()
-        if drainers:
-            drained_ts = min(drainer.max_commit_ts for drainer in drainers)
-            needed = await asyncio.to_thread(storage.needed_from, drained_ts)
-            await asyncio.to_thread(copies.needs, needed)
 
     def closed_log_repair(self) -> Callable[[Corrupt], bool]:
         """Return a function that repairs the own log while it cannot be opened.
@@ -331,7 +316,11 @@ class Replication:
         if self.followed is not None:
             self.followed.takes_own = False
         if claimed is not None and former is not None:
-            self._forget_previous()
+            try:
+                forget_former(self._config.data_dir)
+            except OSError as error:
+                folder = self._config.data_dir
+                raise Retryable(f"{folder}: {error}", Code.LOG_WRITE_FAILED) from error
         return claimed
 
     def _withdraw_offline(self) -> None:
@@ -347,12 +336,6 @@ class Replication:
             registry.put_entered(name, word.up_to_ts)
         registry.put(NodeKind.PUMP, replace(status, state=NodeState.PAUSED))
         registry.forget_last_word(name)
-
-    def _forget_previous(self) -> None:
-        try:
-            forget_former(self._config.data_dir)
-        except OSError as error:
-            raise Retryable(f"{self._config.data_dir}: {error}", Code.LOG_WRITE_FAILED) from error
 
     def _unseen(self, seen: Iterable[str]) -> Unseen:
         states = {pump.node_id: pump.state for pump in self._registry.list(NodeKind.PUMP)}

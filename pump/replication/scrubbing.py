@@ -140,7 +140,8 @@ class Scrubbing:
         self._report = ""
         self._ended = ScrubState.NEVER
         self._unread: list[Path] = []
-        self._kept_s = self._last_s()
+        self.last_s = self._last_s()
+        """End of the last scrub, in seconds since 1970; a new Pump uses its start."""
         self.repairs = repairs
         self.scrubbed_bytes = 0
         """Bytes read since this Pump started."""
@@ -148,11 +149,6 @@ class Scrubbing:
     @property
     def is_running(self) -> bool:
         return self._begun_s is not None
-
-    @property
-    def last_s(self) -> float:
-        """End of the last scrub, in seconds since 1970; a new Pump uses its start."""
-        return self._kept_s
 
     def ask(self) -> str:
         if self.is_running:
@@ -177,19 +173,15 @@ class Scrubbing:
             Damage(place=f"{path} offset {offset}", summary=about)
             for (path, offset), about in sorted(left.items())[:_SHOWN_MAX]
         ]
+        state = ScrubState.PENDING if self._asked.is_set() else self._ended
         mended = f"{repairs.repaired_bytes} bytes at {repairs.repaired_places} occasions"
         return ScrubFacts(
             scrub=self.progress(),
-            scrub_state=self._state(),
+            scrub_state=ScrubState.RUNNING if self.is_running else state,
             mended=mended if repairs.repaired_places else None,
             damaged_places=len(left) or None,
             damages=tuple(damages) or None,
         )
-
-    def _state(self) -> ScrubState:
-        if self.is_running:
-            return ScrubState.RUNNING
-        return ScrubState.PENDING if self._asked.is_set() else self._ended
 
     async def run(self) -> None:
         """Scrub whenever due; ends only by cancellation, and then with its thread."""
@@ -227,9 +219,9 @@ class Scrubbing:
                     if self._stop.is_set():
                         return
                     self._read(each, segment)
-            self._kept_s = self._clock()
-            self._note(self._kept_s)
-            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._kept_s))
+            self.last_s = self._clock()
+            self._note(self.last_s)
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last_s))
             mended, left = self.repairs.repaired_places - before, len(self.repairs.left())
             self._report = (
                 f"{when}: {_mb(self._done)} read, mended at {mended} places,"
@@ -284,7 +276,7 @@ class Scrubbing:
 
     def _is_due(self) -> bool:
         every_s = self._every_days * _DAY_S
-        return every_s > 0 and self._clock() - self._kept_s >= every_s
+        return every_s > 0 and self._clock() - self.last_s >= every_s
 
     def _last_s(self) -> float:
         try:

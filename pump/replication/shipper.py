@@ -21,9 +21,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -38,6 +38,7 @@ from pump.replication.peers import Peers
 from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
+    Answer,
     Append,
     Ask,
     Followed,
@@ -49,9 +50,6 @@ from pump.replication.protocol.messages import (
     encode_request,
     link_message,
 )
-
-if TYPE_CHECKING:
-    from pump.replication.shipping import Shipping
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +63,34 @@ _PIECE_BYTES = 1 << 20
 _Failures = (CallFailed, DecodeError, NeedsOperator, Retryable, OSError)
 
 
+class ShippedLog(Protocol):
+    """The log that a primary ships, and the receiver of answers; `Shipping` implements it."""
+
+    repair: Callable[[int], bool]
+    acknowledged: Place
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def is_well(self) -> bool: ...
+
+    def read(self, number: int, begin: int, end: int) -> bytes: ...
+
+    def connected(self, disk: str) -> None: ...
+
+    def answered(self, disk: str, answer: Answer) -> None: ...
+
+    def silent(self, disk: str) -> None: ...
+
+    def failed(self, what: str) -> None: ...
+
+
 class Shipper:
     """The calls to one replica."""
 
     def __init__(
-        self, copy: Copy, log: Shipping, *, peers: Peers, node_id: str, timeout_s: float
+        self, copy: Copy, log: ShippedLog, *, peers: Peers, node_id: str, timeout_s: float
     ) -> None:
         self.copy = copy
         self.problem = ""
@@ -116,11 +137,15 @@ class Shipper:
                 with closing(self._connect()) as channel:
                     is_connected = True
                     self._checked = -1
-                    self._forget_requests()
+                    while not self._requests.empty():
+                        self._requests.get()
                     self._log.connected(self.copy.disk)
                     self._serve(channel)
             except _Failures as error:
-                self._note(error)
+                text = _text(error)
+                if not self.problem:
+                    log.warning("the copy on pump %s cannot be reached: %s", self.copy.pump, text)
+                self.problem = text
             now_s = time.monotonic()
             is_refused = not is_connected and now_s - begun_s < _REFUSED_WITHIN_S
             limit_s = self._timeout_s * (_REFUSED_SHARE if is_refused else 1)
@@ -152,7 +177,10 @@ class Shipper:
     def _call(self, channel: Channel, request: Followed) -> None:
         data = b""
         if isinstance(request, Append):
-            self._check(request)
+            is_settled = Place(request.segment, request.offset) < self._log.acknowledged
+            if is_settled and request.segment != self._checked:
+                self._checked = request.segment
+                self._log.repair(request.segment)
             data = self._log.read(request.segment, request.offset, request.end)
         sent = encode_request(self._name, request, data)
         try:
@@ -160,35 +188,15 @@ class Shipper:
         except BaseException:
             self._refuses |= isinstance(request, Append)
             raise
-        self._note_answer(request)
-        if answer is not None:
-            self._log.answered(self.copy.disk, answer)
-
-    def _check(self, request: Append) -> None:
-        is_settled = Place(request.segment, request.offset) < self._log.acknowledged
-        if is_settled and request.segment != self._checked:
-            self._checked = request.segment
-            self._log.repair(request.segment)
-
-    def _note_answer(self, request: Followed) -> None:
         # A sign of life is sent only when no data waits, so nothing is refused any longer.
         self._refuses &= isinstance(request, Ask)
-        if self._refuses:
-            return
-        self._heard_s = time.monotonic()
-        if self.problem:
-            log.info("pump %s answers again for its copy", self.copy.pump)
-            self.problem = ""
-
-    def _forget_requests(self) -> None:
-        while not self._requests.empty():
-            self._requests.get()
-
-    def _note(self, error: BaseException) -> None:
-        text = _text(error)
-        if not self.problem:
-            log.warning("the copy on pump %s cannot be reached: %s", self.copy.pump, text)
-        self.problem = text
+        if not self._refuses:
+            self._heard_s = time.monotonic()
+            if self.problem:
+                log.info("pump %s answers again for its copy", self.copy.pump)
+                self.problem = ""
+        if answer is not None:
+            self._log.answered(self.copy.disk, answer)
 
     # Sending an older segment.
 

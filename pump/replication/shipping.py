@@ -384,18 +384,14 @@ class Shipping:
             if isinstance(action, Begin) and not self._begin(action):
                 break
             self._actions.popleft()
-            if isinstance(action, Begin):
-                self._report_epoch()
-            else:
+            entry = self._primary.entry
+            if not isinstance(action, Begin):
                 self._carry_out(action)
+            elif self._reported_epoch != entry.epoch:
+                self._reported_epoch = entry.epoch
+                pumps = ", ".join(copy.pump for copy in (entry.primary, *entry.replicas))
+                log.info("epoch %d: the log is on %s", entry.epoch, pumps)
         self._changed.notify_all()
-
-    def _report_epoch(self) -> None:
-        entry = self._primary.entry
-        if self._reported_epoch != entry.epoch:
-            self._reported_epoch = entry.epoch
-            pumps = ", ".join(copy.pump for copy in (entry.primary, *entry.replicas))
-            log.info("epoch %d: the log is on %s", entry.epoch, pumps)
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Send):
@@ -474,19 +470,16 @@ class Shipping:
         try:
             self._maintain()
             while not self._closed.is_set() and not self.over:
-                self._step()
+                try:
+                    action = self._calls.get(timeout=_TICK_S)
+                except queue.Empty:
+                    self._maintain()
+                    continue
+                if action is not None:
+                    self._call(action)
         except Exception:
             log.exception("the copies of this Pump's log are not looked after any more")
             self.failed("what looks after the copies")
-
-    def _step(self) -> None:
-        try:
-            action = self._calls.get(timeout=_TICK_S)
-        except queue.Empty:
-            self._maintain()
-            return
-        if action is not None:
-            self._call(action)
 
     def _call(self, action: Swap | ReadEntry) -> None:
         node_id = self._node_id
@@ -540,16 +533,14 @@ class Shipping:
             self._do(self._primary.marks())
 
     def _candidate(self) -> Disk | None:
-        return self._peers.candidate(
-            self.entry,
-            excluded=[disk for disk in list(self._silent_s) if self._is_backed_off(disk)],
-            moves_to=self._moves_to,
-        )
-
-    def _is_backed_off(self, disk: str) -> bool:
-        eligible = any(copy.disk == disk for copy in self.entry.eligible)
-        back_off_s = _BACK_OFF_ELIGIBLE_S if eligible else _BACK_OFF_S
-        return time.monotonic() - self._silent_s.get(disk, float("-inf")) < back_off_s
+        now_s, entry = time.monotonic(), self.entry
+        again_s = dict.fromkeys((copy.disk for copy in entry.eligible), _BACK_OFF_ELIGIBLE_S)
+        backed_off = [
+            disk
+            for disk, silent_s in list(self._silent_s.items())
+            if now_s - silent_s < again_s.get(disk, _BACK_OFF_S)
+        ]
+        return self._peers.candidate(entry, excluded=backed_off, moves_to=self._moves_to)
 
     def _why_none_joins(self) -> str:
         if self._primary.learner is not None:

@@ -33,7 +33,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.codes import Code
@@ -187,7 +186,17 @@ class GroupCommit:
         Raises `Retryable` while the queue is full. When the append fails, the future raises.
         """
         done: asyncio.Future[Refusals] = self._loop.create_future()
-        self.enqueue(records, partial(_settle_future, done))
+
+        def settle(outcome: Refusals | BaseException) -> None:
+            if done.done():  # Its caller went away; the records are stored nevertheless.
+                return
+            if isinstance(outcome, BaseException):
+                done.set_exception(outcome)
+                done.exception()  # Marked as seen, even if its caller goes away before looking.
+            else:
+                done.set_result(outcome)
+
+        self.enqueue(records, settle)
         return done
 
     def enqueue(self, records: Sequence[Record], settle: Settle, calls: int = 1) -> None:
@@ -244,15 +253,14 @@ class GroupCommit:
             else:
                 self._stored(group, stored)
             return
-        task = self._loop.run_in_executor(self._thread, self._append, records)
-        task.add_done_callback(lambda task: self._from_thread(group, task))
 
-    def _from_thread(self, group: list[_Waiting], task: asyncio.Future[_Stored]) -> None:
-        error = task.exception()
-        if error is None:
-            self._stored(group, task.result())
-        else:
-            self._failed(group, error)
+        def finish(task: asyncio.Future[_Stored]) -> None:
+            if (error := task.exception()) is None:
+                self._stored(group, task.result())
+            else:
+                self._failed(group, error)
+
+        self._loop.run_in_executor(self._thread, self._append, records).add_done_callback(finish)
 
     def _next_group(self) -> list[_Waiting]:
         group = [self._waiting.popleft()]
@@ -280,15 +288,12 @@ class GroupCommit:
                 took_s = time.perf_counter() - begin_s
                 waited_s = took_s - (time.thread_time() - begin_cpu_s)
                 self._times.note(took_s, waited_s, in_loop=in_loop)
-                self._note_time(took_s, len(left))
+                self._counters.append_s.note(took_s)
+                self._counters.group_records.note(len(left))
+                if took_s > _SLOW_S:
+                    log.warning("writing %d binlogs to disk took %.1f s", len(left), took_s)
                 return appended, refused
         return None, refused
-
-    def _note_time(self, took_s: float, count: int) -> None:
-        self._counters.append_s.note(took_s)
-        self._counters.group_records.note(count)
-        if took_s > _SLOW_S:
-            log.warning("writing %d binlogs to disk took %.1f s", count, took_s)
 
     def _stored(self, group: Sequence[_Waiting], stored: _Stored) -> None:
         """Acknowledge the group; it is indexed after the acknowledgements have left."""
@@ -344,13 +349,3 @@ def _settle(group: Sequence[_Waiting], refused: Refusals) -> None:
         end = begin + len(waiting.records)
         waiting.settle({i - begin: refused[i] for i in range(begin, end) if i in refused})
         begin = end
-
-
-def _settle_future(done: asyncio.Future[Refusals], outcome: Refusals | BaseException) -> None:
-    if done.done():  # Its caller went away; the records are stored nevertheless.
-        return
-    if isinstance(outcome, BaseException):
-        done.set_exception(outcome)
-        done.exception()  # Marked as seen, even if its caller goes away before looking.
-    else:
-        done.set_result(outcome)

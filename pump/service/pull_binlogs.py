@@ -95,7 +95,11 @@ class Pulls:
         the stored bytes are damaged.
         """
         bytes_max = min(bytes_max or self._batch_bytes_max, self._batch_bytes_max)
-        puller = Puller(name, after_ts)
+        loop, puller = asyncio.get_running_loop(), Puller(name, after_ts)
+
+        def read(after_ts: int, bytes_max: int) -> Pulled:
+            return self._storage.pull(after_ts, bytes_max=bytes_max, count_max=_COUNT_MAX)
+
         self.open[id(puller)] = puller
         try:
             while not self._closed:
@@ -105,7 +109,9 @@ class Pulls:
                     await moved.wait()
                     continue
                 try:
-                    pulled = await self._pull(puller, bytes_max)
+                    pulled = await loop.run_in_executor(
+                        self._threads, read, puller.after_ts, bytes_max
+                    )
                 except (PenstockError, OSError) as error:
                     self._note(name, error)
                     raise
@@ -158,9 +164,3 @@ class Pulls:
         if large.size_bytes > self._message_bytes_max:
             raise TooLarge(large.commit_ts, large.size_bytes, self._message_bytes_max)
         return b"".join([chunk async for chunk in self.chunks(large)])
-
-    async def _pull(self, puller: Puller, bytes_max: int) -> Pulled:
-        def read() -> Pulled:
-            return self._storage.pull(puller.after_ts, bytes_max=bytes_max, count_max=_COUNT_MAX)
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)

@@ -78,7 +78,10 @@ def encode_entities(
             start, commit, key = found.groups()
             left = len(outcome) - found.end() - (key[0] if key else 0)
         if not found or (left and (left != len(_ZEROES) or not outcome.endswith(_ZEROES))):
-            parts.append(_by_protobuf(ts, prewrite + outcome))
+            payload = prewrite + outcome
+            start_ts = binlog_pb2.Binlog.FromString(payload).start_ts
+            message = encode_entity(start_ts, ts, payload)
+            parts += (MESSAGE_HEAD.pack(0, len(message)), message)
             continue
         sizes = len(prewrite) + len(outcome), len(start) + len(commit)
         frame = frames.get(sizes)
@@ -95,12 +98,6 @@ def _frame(size: int, varints_size: int) -> tuple[bytes, bytes]:
     size += len(beginning) + len(between) + varints_size + len(_COMMIT_TS)
     envelope = b"\x0a" + encode_uvarint(size)
     return MESSAGE_HEAD.pack(0, len(envelope) + size) + envelope + beginning, between
-
-
-def _by_protobuf(commit_ts: int, payload: bytes) -> bytes:
-    start_ts = binlog_pb2.Binlog.FromString(payload).start_ts
-    message = encode_entity(start_ts, commit_ts, payload)
-    return MESSAGE_HEAD.pack(0, len(message)) + message
 
 
 def encode_entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:

@@ -73,7 +73,7 @@ SET_ASIDE_FOLDER = "given-up"
 INDEX_FOLDER = "index"
 _BATCH_RECORDS = 4096
 _PROGRESS_EVERY_S = 2.0
-_COMMIT, _ROLLBACK = int(BinlogType.COMMIT), int(BinlogType.ROLLBACK)
+_PREWRITE, _COMMIT, _ROLLBACK = map(int, BinlogType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +284,10 @@ class Replay:
         try:
             with _no_garbage_collection():
                 for positions, payloads in segments.scan_blocks(start):
-                    self._block(positions, _fields(segments, positions, payloads), now_ms)
+                    records = _fields(segments, positions, payloads)
+                    for i in range(0, len(records), _BATCH_RECORDS):
+                        last = i + _BATCH_RECORDS
+                        self._batch(records[i:last], positions[i:last], now_ms)
                     on_progress(segments.bytes_between(start, _place_after(positions[-1])), total)
                 if self._writing is not None:
                     self._writing.result()
@@ -296,11 +299,6 @@ class Replay:
         largest = (self.ledger.sorter.largest_ts, self.needed.largest_ts())
         segments.largest_ts = max(segments.largest_ts, *largest)
         self.ledger.begin(self.index.last_ts())
-
-    def _block(self, positions: list[Position], records: list[Fields], now_ms: int) -> None:
-        for i in range(0, len(records), _BATCH_RECORDS):
-            last = i + _BATCH_RECORDS
-            self._batch(records[i:last], positions[i:last], now_ms)
 
     def _batch(self, records: list[Fields], positions: list[Position], now_ms: int) -> None:
         entries, needed, orphans = self.ledger.enter(records, positions, now_ms)
@@ -367,7 +365,11 @@ def _fields(segments: Segments, positions: list[Position], payloads: list[bytes]
     try:
         for payload in payloads:
             if not payload[0]:
-                add(_special(payload))
+                if special_kind(payload) == CHUNK_KIND:
+                    add((CHUNK, chunk_start_ts(payload), 0, b"", IN_ONE, 0))
+                else:
+                    chunks = decode_chunk_list(payload)
+                    add((_PREWRITE, chunks.start_ts, 0, b"", chunks.first_segment, 0))
                 continue
             binlog = parsed(payload)
             tp = binlog.tp
@@ -386,14 +388,6 @@ def _fields(segments: Segments, positions: list[Position], payloads: list[bytes]
 
 def _place_after(position: Position) -> Place:
     return Place(position.segment, position.offset + HEADER_SIZE + position.length)
-
-
-def _special(payload: bytes) -> Fields:
-    """Return the facts that the ledger needs of a chunk or a chunk list; raise `Malformed`."""
-    if special_kind(payload) == CHUNK_KIND:
-        return CHUNK, chunk_start_ts(payload), 0, b"", IN_ONE, 0
-    chunk_list = decode_chunk_list(payload)
-    return int(BinlogType.PREWRITE), chunk_list.start_ts, 0, b"", chunk_list.first_segment, 0
 
 
 class Progress:

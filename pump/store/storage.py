@@ -429,7 +429,13 @@ class Storage:
             return min([flushed, *chunks, *self._ledger.sorter.segments_of_chunks()])
 
     def _store(self, records: Sequence[Record], most_ts: int) -> list[Position]:
-        write = partial(self._write, list(map(_PAYLOAD, records)), most_ts)
+        payloads = list(map(_PAYLOAD, records))
+
+        def write() -> list[Position]:
+            positions = self._segments.append(payloads, largest_ts=most_ts)
+            _after_write()
+            return positions
+
         try:
             if self._copies is not None:
                 return self._copies.store(write, self._sync)
@@ -440,11 +446,6 @@ class Storage:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutOfSpace(str(error), code=Code.DISK_FULL) from error
             raise
-        return positions
-
-    def _write(self, payloads: Sequence[bytes], most_ts: int) -> list[Position]:
-        positions = self._segments.append(payloads, largest_ts=most_ts)
-        _after_write()
         return positions
 
     def _sync(self) -> None:

@@ -181,7 +181,8 @@ def judge(
     what = "; ".join(described(entry, each) for each in all_seen if each.links)
     what = f"etcd lists epoch {_named(entry.epoch, entry.id)} of this log, but disks have: {what}"
     lacking = [each for each in seen if not _contains(entry, chain.links, each.links)]
-    if any(_contains_all(entry, each, chain, lacking) for each in lacking):
+    needed = [mine, *lacking]
+    if any(all(_contains(entry, a.links, b.links) for b in needed if b is not a) for a in lacking):
         return Verdict(waits=f"{what}; another disk has more than this one", newest=newest)
     if missing:
         return Verdict(waits=f"{what}; not seen: {', '.join(missing)}", newest=newest)
@@ -215,12 +216,6 @@ def _contains(entry: LogEntry, mine: Sequence[Link], theirs: Sequence[Link]) -> 
     return not held
 
 
-def _contains_all(entry: LogEntry, mine: Seen, chain: Chain, others: Sequence[Seen]) -> bool:
-    """Return whether one disk has everything that this disk and others have."""
-    links = [chain.links, *(other.links for other in others if other is not mine)]
-    return all(_contains(entry, mine.links, each) for each in links)
-
-
 def _has_oldest(entry: LogEntry, chain: Chain, seen: Sequence[Seen]) -> bool:
     """Return whether no other disk has a needed segment older than this disk's first."""
     firsts = [each.links[0].number for each in seen if each.links]
@@ -237,14 +232,12 @@ def _contains_entry(entry: LogEntry, mine: Seen, seen: Sequence[Seen]) -> bool:
     """
     if any((link.epoch, link.epoch_id) == (entry.epoch, entry.id) for link in mine.links):
         return True
-    whole = [each for each in (mine, *seen) if each.links and entry.may_claim(each.copy.disk)]
-    return any(_has_end_of(mine, each) for each in whole)
-
-
-def _has_end_of(mine: Seen, theirs: Seen) -> bool:
-    """Return whether this disk has the end of another disk's log, and so all before it."""
-    held = [link for link in theirs.links if link.end > BEGIN]
-    return not held or any(own.is_same(held[-1]) and own.end >= held[-1].end for own in mine.links)
+    for whole in (mine, *seen):
+        if whole.links and entry.may_claim(whole.copy.disk):
+            ends = [link for link in whole.links if link.end > BEGIN][-1:]
+            if all(any(o.is_same(e) and o.end >= e.end for o in mine.links) for e in ends):
+                return True
+    return False
 
 
 def _needed(entry: LogEntry, chain: Chain) -> int:

@@ -239,7 +239,15 @@ def encode_request(name: Name, request: Followed, data: bytes = b"") -> bytes:
         message.ask.takes_damaged = request.takes_damaged
         message.ask.SetInParent()
     elif isinstance(request, Append):
-        message.append.CopyFrom(_append_message(request, data))
+        append = message.append
+        append.segment, append.segment_epoch = request.segment, request.segment_epoch
+        append.epoch_id, append.offset = request.epoch_id, request.offset
+        append.needed, append.damage = request.needed, request.damage
+        append.data, append.crc = data, value(data)
+        if request.previous is not None:
+            append.previous.CopyFrom(link_message(request.previous))
+        if request.instead_of is not None:
+            append.instead_of.CopyFrom(_links_message(request.instead_of))
     return message.SerializeToString()
 
 
@@ -276,7 +284,7 @@ def decode_answer(data: bytes) -> Answer | None:
     reply = pb.FollowReply.FromString(data)
     kind = reply.WhichOneof("answer")
     if kind == "standing":
-        return ReplicaState(reply.epoch, _links_of(reply.standing))
+        return ReplicaState(reply.epoch, tuple(map(link_of, reply.standing.links)))
     if kind == "have":
         have = reply.have
         return Have(reply.epoch, Place(have.segment, have.offset), have.first)
@@ -333,24 +341,6 @@ def link_of(message: pb.LogLink) -> Link:
     return Link(message.number, message.epoch, message.end, message.epoch_id)
 
 
-def _append_message(request: Append, data: bytes) -> pb.LogAppend:
-    message = pb.LogAppend(
-        segment=request.segment,
-        segment_epoch=request.segment_epoch,
-        offset=request.offset,
-        needed=request.needed,
-        data=data,
-        crc=value(data),
-        damage=request.damage,
-        epoch_id=request.epoch_id,
-    )
-    if request.previous is not None:
-        message.previous.CopyFrom(link_message(request.previous))
-    if request.instead_of is not None:
-        message.instead_of.CopyFrom(_links_message(request.instead_of))
-    return message
-
-
 def _append_of(epoch: int, message: pb.LogAppend) -> Append:
     if message.crc != value(message.data):
         raise Malformed(
@@ -359,6 +349,7 @@ def _append_of(epoch: int, message: pb.LogAppend) -> Append:
             "they are sent again; if it lasts, check memory and network of both machines",
             Code.COPY_MALFORMED,
         )
+    instead_of = tuple(map(link_of, message.instead_of.links))
     return Append(
         epoch=epoch,
         segment=message.segment,
@@ -366,7 +357,7 @@ def _append_of(epoch: int, message: pb.LogAppend) -> Append:
         offset=message.offset,
         end=message.offset + len(message.data),
         previous=link_of(message.previous) if message.HasField("previous") else None,
-        instead_of=_links_of(message.instead_of) if message.HasField("instead_of") else None,
+        instead_of=instead_of if message.HasField("instead_of") else None,
         needed=message.needed,
         damage=message.damage,
         epoch_id=message.epoch_id,
@@ -375,7 +366,3 @@ def _append_of(epoch: int, message: pb.LogAppend) -> Append:
 
 def _links_message(links: tuple[Link, ...]) -> pb.LogLinks:
     return pb.LogLinks(links=map(link_message, links))
-
-
-def _links_of(message: pb.LogLinks) -> tuple[Link, ...]:
-    return tuple(map(link_of, message.links))

@@ -223,7 +223,10 @@ class Primary:
 
     def answered(self, disk: str, answer: Answer) -> Actions:
         if isinstance(answer, Refusal):
-            return self._refused(disk, answer.promised)
+            # Start an epoch that the replica accepts, unless another primary exists already.
+            if answer.promised > self._promised:
+                self._promised, self._promised_by = answer.promised, disk
+            return self._proposed()
         follower = self._follower(disk)
         if self.is_over or follower is None or answer.epoch != self.entry.epoch:
             return []
@@ -463,7 +466,11 @@ class Primary:
         if follower.at is None and follower is not self._learner:
             return self.silent(follower.copy.disk)
         begin = self._copy_begins()
-        if follower.at is None or self._is_far(follower, follower.at, begin):
+        # A joining replica is given the log from `begin` on, not all missing data; but an eligible
+        # replica keeps the data that it may have to take over with.
+        disk = follower.copy.disk
+        may_clear = follower is self._learner and disk not in {c.disk for c in self.entry.eligible}
+        if follower.at is None or (may_clear and follower.at.segment + 1 < begin):
             follower.at = Place(begin, 0)
             follower.instead_of = standing.links
             return self._ship(follower)
@@ -508,14 +515,6 @@ class Primary:
 
     def _copy_begins(self) -> int:
         return self.chain.last_with_frames()
-
-    def _is_far(self, follower: Follower, at: Place, begin: int) -> bool:
-        """Return whether a joining replica is given the log from `begin` on, not all missing data.
-
-        Never for an eligible replica, which keeps the data that it may have to take over with.
-        """
-        eligible = any(copy.disk == follower.copy.disk for copy in self.entry.eligible)
-        return follower is self._learner and not eligible and at.segment + 1 < begin
 
     def _has(self, follower: Follower, have: Have) -> Actions:
         if have.place >= follower.have:
@@ -566,12 +565,6 @@ class Primary:
             return []
         follower.given = link.number
         return [Send(follower.copy, Prepend(self.entry.epoch, link))]
-
-    def _refused(self, disk: str, promised: int) -> Actions:
-        """Start an epoch that the replica accepts, unless another primary exists already."""
-        if promised > self._promised:
-            self._promised, self._promised_by = promised, disk
-        return self._proposed()
 
     def _step_down(self, why: str) -> Actions:
         self.is_over = True

@@ -1,8 +1,10 @@
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import pytest
 
+from penstock.cluster.history import History
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.schema.model import DdlJob, DdlType
@@ -301,7 +303,7 @@ class Jobs:
 
 
 def resolved(jobs: Jobs, otherwise: Resolution = UNKNOWN, job_id: int = 7) -> Resolution:
-    resolver = DdlResolver(jobs, Oracle(otherwise))
+    resolver = DdlResolver(cast(History, jobs), Oracle(otherwise))
     return asyncio.run(resolver.resolve(Question(START_TS, ddl_job_id=job_id)))
 
 
@@ -338,5 +340,5 @@ def test_a_ddl_that_is_recorded_while_it_is_about_to_be_rolled_back_is_committed
 
 
 def test_what_is_no_ddl_is_not_looked_up() -> None:
-    resolver = DdlResolver(Jobs(), Oracle(ROLLED_BACK))
+    resolver = DdlResolver(cast(History, Jobs()), Oracle(ROLLED_BACK))
     assert asyncio.run(resolver.resolve(Question(START_TS))) == ROLLED_BACK

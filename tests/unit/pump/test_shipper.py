@@ -100,8 +100,7 @@ def shipped(
     monkeypatch.setattr(shipper, "unary", unary)
     core, peers = core or Core(), Peers(1, Copy("pump-1", "d1"))
     peers.disks = {COPY.disk: Disk(COPY.disk, COPY.pump, "somewhere:1")}
-    log: Any = core
-    core.shipper = Shipper(COPY, log, peers=peers, node_id="pump-1", timeout_s=TIMEOUT_S)
+    core.shipper = Shipper(COPY, core, peers=peers, node_id="pump-1", timeout_s=TIMEOUT_S)
     core.begun.set()
     try:
         yield core

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,8 +44,9 @@ class World:
         self.elsewhere: list[Question] = []
         self.pd_is_away = False
         self.on_forbid: Callable[[], None] = lambda: None
+        store: Any = self
         self.resolver = TikvResolver(
-            self,
+            store,
             self.next_ts,
             _Otherwise(self),
             lock_wait_s=3.0,
