@@ -25,7 +25,7 @@ from pump.cluster.sql_resolver import open_resolver, split
 from pump.cluster.tikv_resolver import open_tikv_resolver
 from pump.components import Components
 from pump.config import PumpConfig
-from pump.counters import Counters, timed
+from pump.counters import Counters
 from pump.operator import Operator
 from pump.pages import Pages
 from pump.penstock_service import PenstockService
@@ -83,7 +83,7 @@ def build(
             storage.stats(),
             shutil.disk_usage(config.data_dir).total,
             group_commit.queue_fill,
-            group_commit.append_s_average,
+            group_commit.times.average_s,
         ),
         tls=tls,
         holds_log=shipping is not None,
@@ -177,8 +177,8 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
     large = LargeWrites(
         storage, group_commit, admission, bytes_max=config.transaction_bytes_max, counters=counters
     )
-    tidb = TidbService(group_commit, pulls, admission)
-    add_service(server, TIDB_SERVICE, timed(tidb.methods(), counters))
+    tidb = TidbService(group_commit, pulls, admission, counters)
+    add_service(server, TIDB_SERVICE, tidb.methods())
     if (front := components.front) is not None:  # grpcio has no fast path.
         fast_writes = FastWrites(group_commit, admission, counters, flush=front.flush)
         front.add_fast_unary(f"/{TIDB_SERVICE}/{WRITE_METHOD}", fast_writes.handle)

@@ -93,7 +93,6 @@ class Components:
     began_s: float = field(default_factory=time.monotonic)
 
     def now_ts(self) -> int:
-        """Estimate the cluster's time; use this machine's until the oracle has answered."""
         if self.clock.is_set:
             return self.clock.now_ts()
         return compose(int(time.time() * 1000), 0)
@@ -108,8 +107,8 @@ class Components:
             uptime_s=round(time.monotonic() - self.began_s),
             binlogs_written=self.group_commit.records_written,
             groups_written=self.group_commit.groups_written,
-            append_ms_average=round(self.group_commit.append_s_average * 1000, 2),
-            appends_run_in="event loop" if self.group_commit.appends_inline else "thread",
+            append_ms_average=round(self.group_commit.times.average_s * 1000, 2),
+            appends_run_in="event loop" if self.group_commit.times.are_short else "thread",
             binlogs_refused=", ".join(f"{n} {why}" for why, n in refused) or "0",
             fake_binlogs_written=self.fake_binlogs.written,
             transactions_resolved=self.resolving.resolved,

@@ -231,7 +231,6 @@ class PumpConfig:
 
     @property
     def copies_needed(self) -> int:
-        """The number of copies below which nothing is acknowledged."""
         return self.copies_min or self.copies
 
     def _check_copies(self) -> None:

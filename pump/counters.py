@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import Retryable
 from penstock.log.files import File, Files
@@ -129,27 +128,3 @@ class MeteredFiles:
     def open(self, path: Path, *, writable: bool = False) -> File:
         file = self._files.open(path, writable=writable)
         return MeteredFile(file, self._counters) if writable else file
-
-
-def timed(methods: Mapping[str, Any], counters: Counters) -> dict[str, Any]:
-    """Return gRPC handlers that record each call's duration; streams are unchanged."""
-    return {name: _timed(name, handler, counters) for name, handler in methods.items()}
-
-
-def _timed(name: str, handler: Any, counters: Counters) -> Any:
-    handle = handler.unary_unary
-    if handle is None:
-        return handler
-    succeeded, failed = counters.calls[name, "succ"], counters.calls[name, "fail"]
-
-    async def measured(data: bytes, context: Any) -> bytes:
-        begin_s = time.perf_counter()
-        try:
-            reply: bytes = await handle(data, context)
-        except BaseException:
-            failed.note(time.perf_counter() - begin_s)
-            raise
-        succeeded.note(time.perf_counter() - begin_s)
-        return reply
-
-    return handler._replace(unary_unary=measured)

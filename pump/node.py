@@ -70,7 +70,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
         log.info("cluster %d", cluster_id)
         await asyncio.to_thread(warn_of_version, etcd)
         identity = identity_of(config, entrance.port)
-        opens = partial(Replication.open, config, identity, etcd, cluster_id, security.tls)
+        opens = partial(Replication, config, identity, etcd, cluster_id, security.tls)
         if (replication := await _first_answer(opens, config, stop)) is None:
             return
         stack.push_async_callback(replication.end)
@@ -158,7 +158,6 @@ async def _repaired(
 
 
 async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.Event) -> T | None:
-    """Return the first answer to `ask`, None when asked to stop before it came."""
     while not stop.is_set():
         try:
             return await asyncio.to_thread(ask)
@@ -287,8 +286,6 @@ class Startup:
 
 
 class _Node:
-    """A Pump that is built: its background duties, and its shutdown."""
-
     def __init__(
         self,
         entrance: Entrance,

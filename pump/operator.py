@@ -66,7 +66,7 @@ class Operator:
         `draining` drains the replicas of other Pumps' logs, None for a Pump that keeps none.
         """
         self.close_tick_s = _CLOSE_TICK_S
-        self._node_id = node_id
+        self.node_id = node_id
         self._storage = storage
         self._membership = membership
         self._fake_binlogs = fake_binlogs
@@ -82,16 +82,12 @@ class Operator:
         self.ended = asyncio.Event()
         self.drained = False
 
-    @property
-    def node_id(self) -> str:
-        return self._node_id
-
     def status(self) -> pb.StatusReply:
         moving = "" if self._moving is None else self._moving.progress
         commit_ts, job_id = self._storage.newest_ddl
         return reply_of(
             self._facts(closing=self._progress, moving=moving),
-            node_id=self._node_id,
+            node_id=self.node_id,
             state=str(self._membership.state),
             max_commit_ts=self._storage.max_commit_ts,
             newest_ddl=pb.NewestDdl(job_id=job_id, commit_ts=commit_ts),
@@ -177,9 +173,9 @@ class Operator:
             await asyncio.gather(self._closing, return_exceptions=True)
 
     def _check(self, node_id: str, *states: NodeState) -> None:
-        if node_id != self._node_id:
+        if node_id != self.node_id:
             raise NeedsOperator(
-                f"this is pump {self._node_id}, not {node_id}",
+                f"this is pump {self.node_id}, not {node_id}",
                 "its address changed hands; list the Pumps again",
                 Code.NODE_OTHER,
             )

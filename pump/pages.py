@@ -76,7 +76,6 @@ class Pages:
         add("PUT", "/state/{node_id}/{action}", self.change_state, about)
 
     async def status(self, names: Mapping[str, str]) -> Answer:
-        """Answer with all Pumps; without etcd, report that and describe at least this Pump."""
         problem, pumps = "", []
         try:
             pumps = await asyncio.to_thread(self._registry.list, NodeKind.PUMP)
@@ -229,7 +228,7 @@ class PumpMetrics(Collector):
         most = self._components.config.write_queue_bytes
         yield _gauge("queue_bytes_max", "Queue size above which writers are rejected.", most)
         yield _gauge(
-            "appends_inline", "1 while the event loop appends.", group_commit.appends_inline
+            "appends_inline", "1 while the event loop appends.", group_commit.times.are_short
         )
         yield _counter("binlogs_written", "Binlogs made durable.", group_commit.records_written)
         yield _counter(

@@ -163,7 +163,6 @@ class PenstockService:
         return ack.SerializeToString()
 
     async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Stream batches of merged binlogs until the Pump closes."""
         request = await parsed(context, pb.PullRequest, data)
         try:
             self._admission.check_cluster(request.cluster_id, context.peer)
@@ -195,7 +194,6 @@ class PenstockService:
             await abort(context, error)
 
     async def fetch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        """Stream the binlogs of which a pull sent only the metadata."""
         request = await parsed(context, pb.FetchRequest, data)
         try:
             self._admission.check_cluster(request.cluster_id, context.peer)
@@ -227,8 +225,6 @@ class PenstockService:
         return reply.SerializeToString()
 
     def _command(self, kind: type[Message], run: Callable[[Any], Awaitable[Message]]) -> Any:
-        """Return the handler of an operator's command."""
-
         async def handle(data: bytes, context: Any) -> bytes:
             request = await parsed(context, kind, data)
             try:

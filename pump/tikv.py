@@ -70,7 +70,6 @@ _META_MARK_AT = 1 + _GROUP_BYTES
 
 
 def memcomparable(key: bytes) -> bytes:
-    """Encode a key as PD and TiKV order it."""
     encoded = bytearray()
     for begin in range(0, len(key) + 1, _GROUP_BYTES):
         group = key[begin : begin + _GROUP_BYTES]
@@ -161,7 +160,6 @@ class Channels:
         return found
 
     async def close(self) -> None:
-        """Close all channels, even with calls in progress."""
         while self._open:
             await self._open.popitem()[1].grpc.close()
 
@@ -249,7 +247,6 @@ class Placement:
         return Place(region, peer, address)
 
     async def gc_safe_point(self, left_s: float) -> int:
-        """Return the timestamp up to which TiKV may have dropped all but the newest versions."""
         request, answer = pdpb_pb2.GetGCSafePointRequest(), pdpb_pb2.GetGCSafePointResponse
         found = await self._ask("GetGCSafePoint", request, answer, left_s)
         return int(found.safe_point)
@@ -379,7 +376,6 @@ class Tikv:
         raise Retryable(f"no answer from TiKV: {problem}", Code.RESOLVER_AWAY)
 
     async def gc_safe_point(self) -> int:
-        """Return the timestamp up to which TiKV may have dropped history; `Retryable`."""
         return await self.placement.gc_safe_point(self.timeout_s)
 
     async def close(self) -> None:

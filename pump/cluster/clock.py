@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.waiting import set_within
 from penstock.ts import LOGICAL_BITS
+from penstock.waiting import set_within
 from penstock.wire.binlog import BinlogType, fake_binlog
 from penstock.wire.codec import encode_binlog
 from pump.store.record import Record
@@ -70,7 +70,6 @@ class ClusterClock:
 
     @property
     def is_set(self) -> bool:
-        """True once `next_ts` has succeeded."""
         return self._last_ts > 0
 
     async def next_ts(self) -> int:
@@ -146,7 +145,6 @@ class FakeBinlogs:
         self.written = 0
 
     async def run(self) -> None:
-        """Write a fake binlog whenever one is due, indefinitely; log failures and retry."""
         failing = False
         while True:
             await self._until_due()

@@ -134,7 +134,6 @@ def kept_disk_id(folder: Path) -> str:
 
 
 def has_disk_id(folder: Path) -> bool:
-    """Return whether a folder has an id, which means its log has or had replicas."""
     return (folder / _DISK_FILE).exists()
 
 

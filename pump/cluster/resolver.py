@@ -175,8 +175,6 @@ def _is_of(job: DdlJob, question: Question) -> bool:
 
 @dataclass(slots=True)
 class _Case:
-    """The memory of one open transaction between its questions."""
-
     first_s: float
     """In seconds for which this Pump has been awake."""
     until_s: float

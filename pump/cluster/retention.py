@@ -111,7 +111,6 @@ class Retention:
         self.report = "no purge since the start"
 
     async def run(self) -> None:
-        """Look and purge indefinitely; log failures and retry next time."""
         looks = 0
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)

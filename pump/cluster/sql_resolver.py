@@ -60,7 +60,7 @@ Connect = Callable[[], _Connection]
 
 
 class Database:
-    """One database with an outbox; blocking, safe to share between threads."""
+    """One database with an outbox, and the threads that ask it; safe to share between threads."""
 
     def __init__(self, name: str, table: str, connect: Connect) -> None:
         self.name = name
@@ -70,6 +70,9 @@ class Database:
         self._away_until_s = float("-inf")
         self._away_because = ""
         self._closed = False
+        self.threads = ThreadPoolExecutor(_THREADS, f"pump-resolver-{name}")
+        self.waiting = 0
+        """Questions that wait for a thread."""
 
     def settle(self, key: bytes, start_ts: int, *, fence: bool) -> int | None:
         """Settle as `outbox.settle` does; raise `Retryable` if the database does not answer."""
@@ -92,7 +95,6 @@ class Database:
         return found
 
     def close(self) -> None:
-        """Close idle connections now, and connections in use later."""
         self._closed = True
         self._drop_idle()
 
@@ -126,15 +128,6 @@ class Database:
                 return
 
 
-class _Queue:
-    """The threads that ask one database, and the questions that wait for them."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.threads = ThreadPoolExecutor(_THREADS, f"pump-resolver-{database.name}")
-        self.waiting = 0
-
-
 class SqlResolver:
     """Resolves transactions with an outbox key; passes the others on."""
 
@@ -142,7 +135,7 @@ class SqlResolver:
         self, databases: Mapping[str, Database], otherwise: Resolver, *, fence_after_s: float
     ) -> None:
         """Take databases by the name in their keys; the name "" is for all other names."""
-        self._queues = {name: _Queue(database) for name, database in databases.items()}
+        self._databases = databases
         self._otherwise = otherwise
         self._fence_after_s = fence_after_s
 
@@ -152,33 +145,33 @@ class SqlResolver:
         name = outbox.name_in(key)
         if name is None:
             return await self._otherwise.resolve(question)
-        entry = self._queues.get(name) or self._queues.get("")
-        if entry is None:
+        database = self._databases.get(name) or self._databases.get("")
+        if database is None:
             raise NeedsOperator(
                 f"this Pump does not know where the outbox {name!r} is",
                 f"add {name}=URL to resolver.url",
                 Code.RESOLVER_OUTBOX,
             )
-        if entry.waiting >= _WAITING_MAX:
+        if database.waiting >= _WAITING_MAX:
             raise Retryable(
-                f"too many questions to the database {entry.database.name}", Code.RESOLVER_AWAY
+                f"too many questions to the database {database.name}", Code.RESOLVER_AWAY
             )
-        settle, fence = entry.database.settle, question.waited_s >= self._fence_after_s
-        entry.waiting += 1
+        settle, fence = database.settle, question.waited_s >= self._fence_after_s
+        database.waiting += 1
         try:
             found = await asyncio.get_running_loop().run_in_executor(
-                entry.threads, partial(settle, key, question.start_ts, fence=fence)
+                database.threads, partial(settle, key, question.start_ts, fence=fence)
             )
         finally:
-            entry.waiting -= 1
+            database.waiting -= 1
         if found is None:
             return UNKNOWN
         return Resolution(Outcome.COMMITTED, found) if found else ROLLED_BACK
 
     async def close(self) -> None:
-        for entry in self._queues.values():
-            entry.threads.shutdown(wait=False, cancel_futures=True)
-            entry.database.close()
+        for database in self._databases.values():
+            database.threads.shutdown(wait=False, cancel_futures=True)
+            database.close()
         await self._otherwise.close()
 
 

@@ -172,7 +172,6 @@ class TikvResolver:
         return _unknown(f"{about} ({hint})", again_s=_FORGOTTEN_AGAIN_S, failure=True)
 
     def _absent_for_s(self, start_ts: int) -> float:
-        """Record an answer of absence; return for how long absence has been the answer."""
         now_s = self._monotonic_s()
         first_s, last_s = self._absences.get(start_ts, (now_s, float("-inf")))
         if now_s - last_s > _RUN_BREAKS_S:

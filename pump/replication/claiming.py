@@ -86,13 +86,11 @@ class Unseen(NamedTuple):
 
     @classmethod
     def of(cls, states: Mapping[str, NodeState], seen: Iterable[str]) -> Unseen:
-        """Return which Pumps with these states were not seen."""
         missing = sorted(states.keys() - set(seen))
         offline = [name for name in missing if states[name] is NodeState.OFFLINE]
         return cls([name for name in missing if name not in offline], offline)
 
     def named(self) -> list[str]:
-        """Return the names of all these Pumps, marking offline Pumps."""
         return [*self.running, *(f"{name} (offline)" for name in self.offline)]
 
 
@@ -361,7 +359,6 @@ def _shown_by(entry: LogEntry, chain: Chain) -> str | None:
 
 
 def _shown_by_other(other: Donor, entry: LogEntry, last: Link, is_primary: bool) -> str | None:
-    """Return the proof on another disk that the log of this disk was longer."""
     epoch = (entry.epoch, entry.id)
     if (last.epoch, last.epoch_id) == epoch and _had_more(other, last):
         return (
@@ -405,7 +402,6 @@ def _had_more(other: Donor, last: Link) -> bool:
 
 
 def _heads(other: Donor, number: int) -> Iterator[Head]:
-    """Yield the headers of another disk's segments from `number` on."""
     try:
         while (head := Head.received(other.fetch(number, 0, BEGIN))) is not None:
             if head.number != number:

@@ -186,7 +186,7 @@ class Failovers:
             return
         if time.monotonic() < self._not_before_s.get(node_id, 0.0):
             return
-        entry = self._peers.entry(node_id)
+        entry = self._peers.logs.get(node_id)
         is_taken = self._copies.is_taken(node_id)
         if entry is None or is_taken is None or self._is_locked(node_id):
             return
@@ -201,7 +201,7 @@ class Failovers:
         if time.monotonic() - asked_s > _STATE_EVERY_S:
             state = await asyncio.to_thread(self._peers.state, node_id)
             self._states[node_id] = (time.monotonic(), state)
-        if self._peers.entry(node_id) != entry:
+        if self._peers.logs.get(node_id) != entry:
             return
         is_primary, is_due, is_long_silent = self._reasons(node_id, entry)
         if is_due and self._is_newer(node_id, entry):
@@ -217,7 +217,6 @@ class Failovers:
             await self._start(node_id, entry, f"pump {entry.primary.pump} is silent")
 
     def _is_foreign(self, node_id: str, entry: LogEntry) -> bool:
-        """Return, and log, whether a replica has another history than the restored entry."""
         strange = foreign(entry, self._copies.links(node_id))
         if strange is not None and self._reported_foreign.get(node_id) != strange:
             self._reported_foreign[node_id] = strange

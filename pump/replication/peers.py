@@ -70,10 +70,6 @@ class Peers:
     def draining(self) -> set[str]:
         return {disk.id for disk in self.disks.values() if disk.is_draining}
 
-    def entry(self, node_id: str) -> LogEntry | None:
-        """Return the last seen entry of a Pump's log."""
-        return self.logs.get(node_id)
-
     def epoch(self, node_id: str) -> int | None:
         entry = self.logs.get(node_id)
         return None if entry is None else entry.epoch
@@ -116,7 +112,7 @@ class Peers:
     @contextmanager
     def sources(self, node_id: str) -> Iterator[list[PeerDisk]]:
         """Yield the other disks that may have a Pump's log, best first, without asking any."""
-        entry, disks = self.entry(node_id), dict(self.disks)
+        entry, disks = self.logs.get(node_id), dict(self.disks)
         disks.pop(self.own.disk, None)
         listed = () if entry is None else entry.copies_known
         first = [disks.pop(copy.disk) for copy in listed if copy.disk in disks]
@@ -212,7 +208,6 @@ class PeerDisk:
         return link.end > BEGIN and own is not None and own.is_same(link)
 
     def close(self) -> None:
-        """Close the connection."""
         if self._channel is not None:
             self._channel.close()
 

@@ -77,10 +77,7 @@ _PURGE_EVERY_S = 3600.0
 
 
 class Replication:
-    """The parts of a Pump for replication; none if its log has one copy and never had more.
-
-    Open it with `Replication.open`.
-    """
+    """The parts of a Pump for replication; none if its log has one copy and never had more."""
 
     def __init__(
         self,
@@ -90,6 +87,7 @@ class Replication:
         cluster_id: int,
         tls: Tls | None,
     ) -> None:
+        """Watch the logs and disks, if this Pump takes part; raises `Retryable` without etcd."""
         self._config = config
         self._node_id = identity.node_id
         self._etcd = etcd
@@ -116,29 +114,13 @@ class Replication:
         self._standby: StandbyProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._watches: list[Cancellable] = []
-
-    @classmethod
-    def open(
-        cls,
-        config: PumpConfig,
-        identity: Identity,
-        etcd: EtcdClient,
-        cluster_id: int,
-        tls: Tls | None,
-    ) -> Replication:
-        """Watch the logs and disks, if this Pump takes part in replication.
-
-        Raises `Retryable` without etcd.
-        """
-        opened = cls(config, identity, etcd, cluster_id, tls)
-        if opened._disk:
+        if self._disk:
             try:
-                opened._watches.append(watch_disks(etcd, opened._note_disks))
-                opened._watches.append(opened._entries.watch_all(opened._note_logs))
+                self._watches.append(watch_disks(etcd, self._note_disks))
+                self._watches.append(self._entries.watch_all(self._note_logs))
             except BaseException:
-                opened.close()
+                self.close()
                 raise
-        return opened
 
     def _note_disks(self, disks: dict[str, Disk]) -> None:
         self.peers.disks = disks
@@ -361,7 +343,7 @@ class Replication:
 
     def absent(self) -> list[str]:
         """Return the Pumps that are listed with a replica of the own log, and do not run now."""
-        entry = self.peers.entry(self._node_id)
+        entry = self.peers.logs.get(self._node_id)
         copies = () if entry is None else entry.copies_known
         gone = (c.pump for c in copies if c.disk not in (self._disk, *self.peers.disks))
         return sorted(set(gone))

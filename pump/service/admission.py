@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -56,13 +56,6 @@ class Refused(PenstockError):
         super().__init__(message, code=code)
         self.refusal = refusal
         self.status = status
-
-
-class Caller(Protocol):
-    """The other end of a call."""
-
-    def peer(self) -> str:
-        """Return gRPC's name of the peer, such as ipv4:127.0.0.1:4000."""
 
 
 class EnoughCopies(Protocol):
@@ -176,8 +169,11 @@ class Admission:
             self._counters.refuse(refused)
             raise
 
-    def admit_request(self, data: bytes, call: Caller) -> Record | None:
-        """Admit a whole `WriteBinlogReq` as `admit` does, after a check of its cluster."""
+    def admit_request(self, data: bytes, call: Any) -> Record | None:
+        """Admit a whole `WriteBinlogReq` as `admit` does, after a check of its cluster.
+
+        `call` has gRPC's method `peer`.
+        """
         try:
             cluster_id, payload = decode_write_request(data)
         except DecodeError as error:

@@ -131,13 +131,13 @@ class GroupCommit:
         self._on_indexed = on_indexed
         self._group_bytes_max = group_bytes_max
         self._queue_bytes_max = queue_bytes_max
-        self._times = AppendTimes(inline_below_s)
+        self.times = AppendTimes(inline_below_s)
         self.index_retry_s = 1.0
         self._counters = counters or Counters()
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, "pump-append")
         self._waiting: deque[_Waiting] = deque()
-        self._queued_bytes = 0
+        self.queued_bytes = 0
         self._unindexed: Appended | None = None
         self._busy = False
         self._beginning: asyncio.Handle | None = None  # While a first `_turn` is scheduled.
@@ -150,25 +150,12 @@ class GroupCommit:
 
     @property
     def queue_fill(self) -> float:
-        """Fill level of the queue, from 0 to slightly above 1."""
-        return self._queued_bytes / self._queue_bytes_max
+        return self.queued_bytes / self._queue_bytes_max
 
     @property
     def is_full(self) -> bool:
         """True while the queue holds its limit of bytes; `submit` then raises."""
-        return self._queued_bytes >= self._queue_bytes_max
-
-    @property
-    def queued_bytes(self) -> int:
-        return self._queued_bytes
-
-    @property
-    def appends_inline(self) -> bool:
-        return self._times.are_short
-
-    @property
-    def append_s_average(self) -> float:
-        return self._times.average_s
+        return self.queued_bytes >= self._queue_bytes_max
 
     async def room(self) -> None:
         """Wait until the queue accepts more: back-pressure for a stream of batches."""
@@ -204,17 +191,17 @@ class GroupCommit:
 
         `calls` is the number of callers that wait for them, and so how often the wait is counted.
         """
-        if self._queued_bytes >= self._queue_bytes_max:
+        if self.queued_bytes >= self._queue_bytes_max:
             overloaded = Retryable(
-                f"the Pump is overloaded: {self._queued_bytes} bytes wait to be written",
+                f"the Pump is overloaded: {self.queued_bytes} bytes wait to be written",
                 Code.PUMP_OVERLOADED,
             )
             self._counters.refuse(overloaded)
             raise overloaded
         size_bytes = sum(map(len, map(_PAYLOAD, records)))
         self._waiting.append(_Waiting(records, size_bytes, time.perf_counter(), calls, settle))
-        self._queued_bytes += size_bytes
-        if self._queued_bytes >= self._queue_bytes_max:
+        self.queued_bytes += size_bytes
+        if self.queued_bytes >= self._queue_bytes_max:
             self._roomy.clear()
         if not self._busy:
             self._busy = True
@@ -245,7 +232,7 @@ class GroupCommit:
             return
         group = self._next_group()
         records = list(itertools.chain.from_iterable(waiting.records for waiting in group))
-        if self._times.are_short or self._times.probe_is_due():
+        if self.times.are_short or self.times.probe_is_due():
             try:
                 stored = self._append(records, in_loop=True)
             except Exception as error:
@@ -268,7 +255,7 @@ class GroupCommit:
         while self._waiting and size_bytes + self._waiting[0].size_bytes <= self._group_bytes_max:
             size_bytes += self._waiting[0].size_bytes
             group.append(self._waiting.popleft())
-        self._queued_bytes -= size_bytes
+        self.queued_bytes -= size_bytes
         if not self.is_full:
             self._roomy.set()
         return group
@@ -287,7 +274,7 @@ class GroupCommit:
             else:
                 took_s = time.perf_counter() - begin_s
                 waited_s = took_s - (time.thread_time() - begin_cpu_s)
-                self._times.note(took_s, waited_s, in_loop=in_loop)
+                self.times.note(took_s, waited_s, in_loop=in_loop)
                 self._counters.append_s.note(took_s)
                 self._counters.group_records.note(len(left))
                 if took_s > _SLOW_S:

@@ -131,7 +131,6 @@ def build_server(config: PumpConfig, security: Security) -> Any:
 
 
 def add_service(server: Any, name: str, methods: Mapping[str, Any]) -> None:
-    """Add a service's handlers, by method name, to a server that has not started."""
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
 
 
@@ -220,7 +219,6 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.pages.begin_anew(title)
 
     async def close(self) -> None:
-        """Release the port and the pages; the pages may already be closed."""
         await self.server.stop(SERVER_GRACE_S)
         await self.pages.close()
 

@@ -153,7 +153,6 @@ class LargeWrites:
     async def _store(
         self, incoming: IncomingTransaction, first: pb.WritePiece, messages: AsyncIterator[bytes]
     ) -> int:
-        """Store all chunks and return the binlog's checksum."""
         on_the_way: deque[_OnTheWay] = deque()
         buffer, crc, received, begun = bytearray(), 0, 0, 0
         loop, left_s = asyncio.get_running_loop(), self.silence_s_max

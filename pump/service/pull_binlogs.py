@@ -66,7 +66,6 @@ class Pulls:
         """How often each puller asked for purged binlogs; no more than `late_max` of them."""
 
     def wake(self) -> None:
-        """Wake the waiting pullers when the greatest commit_ts has moved."""
         if self._storage.max_commit_ts != self._seen_ts:
             self._seen_ts = self._storage.max_commit_ts
             self.moved_at_s = asyncio.get_running_loop().time()

@@ -209,10 +209,14 @@ TIDB_SERVICE: Final = "binlog.Pump"
 class TidbService:
     """The handlers of `binlog.Pump`."""
 
-    def __init__(self, group_commit: GroupCommit, pulls: Pulls, admission: Admission) -> None:
+    def __init__(
+        self, group_commit: GroupCommit, pulls: Pulls, admission: Admission, counters: Counters
+    ) -> None:
         self._group_commit = group_commit
         self._pulls = pulls
         self._admission = admission
+        self._succeeded = counters.calls[WRITE_METHOD, "succ"]
+        self._failed = counters.calls[WRITE_METHOD, "fail"]
 
     def methods(self) -> dict[str, Any]:
         return {
@@ -221,13 +225,16 @@ class TidbService:
         }
 
     async def write_binlog(self, data: bytes, context: Any) -> bytes:
-        """Answer once the binlog is durable."""
+        begin_s, outcome = time.perf_counter(), self._failed
         try:
             record = self._admission.admit_request(data, context)
             if record is not None:
                 await self._group_commit.write([record])
+            outcome = self._succeeded
         except (PenstockError, OSError) as error:
             await abort(context, error)
+        finally:
+            outcome.note(time.perf_counter() - begin_s)
         return WRITTEN.message
 
     async def pull_binlogs(self, data: bytes, context: Any) -> AsyncIterator[bytes | MessageBlock]:

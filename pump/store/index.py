@@ -124,7 +124,6 @@ class Checkpoint(NamedTuple):
 
     @property
     def first_segment(self) -> int:
-        """The oldest segment that a restart from here reads, or that may be requested later."""
         chunks = [found.first_segment for _, found in self.open if found.first_segment != IN_ONE]
         oldest = self.open[0][1].position.segment if self.open else self.pointer.segment
         return min([oldest, *chunks])
@@ -191,7 +190,6 @@ class Batch:
                 put(_pack_key(b"c", ts), _pack_commit(kind, *position, *before))
 
     def needed(self, segment: int, ts: int) -> None:
-        """Record that `segment` is needed as long as `ts` may be pulled."""
         self._put(_SEGMENT_KEY.pack(b"s", segment), _TS.pack(ts))
 
     def newest_ddl(self, ddl: LoggedDdl) -> None:
@@ -284,7 +282,6 @@ class Index:
             _purge_noted()
 
     def needed(self) -> dict[int, int]:
-        """Return for each segment the largest timestamp that needs it."""
         rows = self._rows(b"s", b"t")
         return {_SEGMENT_KEY.unpack(key)[1]: _TS.unpack(value)[0] for key, value in rows}
 
@@ -352,7 +349,6 @@ class Index:
         return deleted
 
     def close(self) -> None:
-        """Close the database; all writes have been handed to the operating system."""
         self._db.close()
 
     def _delete(self, keys: Sequence[bytes]) -> int:

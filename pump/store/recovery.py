@@ -278,7 +278,6 @@ class Replay:
         return segments.read(position) if position.segment >= segments.first else None
 
     def run(self, on_progress: Progress, now_ms: int) -> None:
-        """Read, check and enter everything; raise `Corrupt`."""
         segments, start = self.segments, self.checkpoint.pointer
         total = segments.bytes_between(start, segments.end)
         try:

@@ -231,7 +231,6 @@ class Storage:
 
     @property
     def log(self) -> Segments:
-        """The log; for shipping only."""
         return self._segments
 
     def ship_with(self, copies: Shipped) -> None:
@@ -331,11 +330,9 @@ class Storage:
         return self.stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
 
     def prewrite(self, start_ts: int) -> bytes | None:
-        """Return the Prewrite of `start_ts`, None if there is none or it is purged."""
         return self.stream.prewrite(start_ts)
 
     def get(self, ts: int) -> bytes | None:
-        """Return the merged or fake binlog at commit_ts `ts`, None if there is none."""
         return self.stream.get(ts)
 
     def unmatched(self, older_than_s: float = 0.0) -> list[Unmatched]:

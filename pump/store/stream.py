@@ -61,7 +61,6 @@ class Stream:
         """Set before anything is removed, so that a reader checks it after it has read."""
 
     def pull(self, after_ts: int, up_to_ts: int, bytes_max: int, count_max: int) -> Pulled:
-        """Return merged and fake binlogs in (after_ts, up_to_ts], in order, within the bounds."""
         self._check(after_ts)
         timestamps: list[int] = []
         kinds: list[int] = []

@@ -109,7 +109,6 @@ class Sorter:
         self.open[start_ts] = _new(Open, (position, self.largest_ts, now_ms, first_segment))
 
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
-        """Match a Commit, return its Prewrite if that was open, and advance time."""
         if commit_ts > self.largest_ts:
             self.largest_ts = commit_ts
         return self.open.pop(start_ts, None)
@@ -119,11 +118,9 @@ class Sorter:
         self.largest_ts = max(self.largest_ts, ts)
 
     def segments_of_chunks(self) -> list[int]:
-        """Return the first chunk's segment of each open Prewrite that has chunks."""
         return [p.first_segment for p in self.open.values() if p.first_segment != IN_ONE]
 
     def unmatched(self, older_than_ms: int) -> list[tuple[int, Open]]:
-        """Return start_ts and Prewrite of arrivals before `older_than_ms`, oldest first."""
         found = []
         for start_ts, prewrite in self.open.items():
             if prewrite.since_ms > older_than_ms:
@@ -161,8 +158,6 @@ class _Generation:
 
 @dataclass(slots=True)
 class _Group:
-    """The effects of the earlier records in the group being admitted."""
-
     largest_ts: int
     prewrites: dict[int, tuple[bytes, int]] = field(default_factory=dict)
     decided: dict[int, int] = field(default_factory=dict)

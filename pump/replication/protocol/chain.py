@@ -70,7 +70,6 @@ class Chain:
 
     @property
     def first(self) -> int:
-        """The number of the oldest segment; 0 for an empty chain."""
         return self.links[0].number if self.links else 0
 
     @property
@@ -83,7 +82,6 @@ class Chain:
         return self.links[at] if 0 <= at < len(self.links) else None
 
     def last_with_frames(self) -> int:
-        """Return the number of the last segment with frames, or else of the first segment."""
         held = (link.number for link in reversed(self.links) if link.end > BEGIN)
         return next(held, self.first)
 
@@ -99,11 +97,9 @@ class Chain:
         self.links.append(Link(number, epoch, BEGIN, epoch_id))
 
     def extend(self, end: int) -> None:
-        """Set the end of the last segment."""
         self.links[-1] = self.links[-1]._replace(end=end)
 
     def cut(self, place: Place) -> None:
-        """Drop everything after `place`, which must lie in the log."""
         del self.links[place.segment - self.first + 1 :]
         self.extend(place.offset)
 
@@ -217,7 +213,6 @@ def _contains(entry: LogEntry, mine: Sequence[Link], theirs: Sequence[Link]) -> 
 
 
 def _has_oldest(entry: LogEntry, chain: Chain, seen: Sequence[Seen]) -> bool:
-    """Return whether no other disk has a needed segment older than this disk's first."""
     firsts = [each.links[0].number for each in seen if each.links]
     needed = _needed(entry, chain)
     return all(chain.first <= max(first, needed) for first in firsts)
@@ -249,7 +244,6 @@ def _needed(entry: LogEntry, chain: Chain) -> int:
 
 
 def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
-    """Return the entry of this disk alone, with an epoch after which every epoch is new."""
     last = chain.links[-1]
     return replace(
         entry,
@@ -264,7 +258,6 @@ def _adopted(entry: LogEntry, own: Copy, chain: Chain, newest: int) -> LogEntry:
 
 
 def described(entry: LogEntry, seen: Seen) -> str:
-    """Return a disk's Pump and id, and the epoch of its newest segment, as text."""
     last = seen.links[-1]
     mark = " (foreign)" if foreign(entry, seen.links) else ""
     copy = seen.copy

@@ -104,14 +104,6 @@ def test_a_record_above_the_group_limit_goes_alone() -> None:
     assert run(body, group_bytes_max=100).groups("append") == [[1], [2], [3]]
 
 
-def test_the_acknowledgement_comes_before_the_index() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
-        await writer.write([record(1)])
-        assert [name for name, _ in disk.calls] == ["append"]
-
-    assert run(body).groups("index") == [[1]]
-
-
 def test_what_is_enqueued_is_settled_once_durable_in_order_and_before_the_index() -> None:
     settled: dict[int, Any] = {}
 
@@ -157,19 +149,6 @@ def test_every_submission_s_wait_is_counted(counters: Counters) -> None:
     took_s = time.perf_counter() - begin_s
     assert counters.acknowledge_s.count == 48
     assert 0 < counters.acknowledge_s.sum < 48 * took_s
-
-
-def test_a_failed_append_reaches_its_own_group_and_no_other() -> None:
-    disk = Disk()
-    disk.append_errors = [OSError(28, "No space left on device")]
-
-    async def body(writer: GroupCommit, disk: Disk) -> None:
-        first = [writer.submit([record(ts)]) for ts in (1, 2)]
-        outcomes = await asyncio.gather(*first, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [OSError, OSError]
-        await writer.write([record(3)])
-
-    assert run(body, disk).groups("index") == [[3]]
 
 
 def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:

@@ -67,7 +67,7 @@ class Pump:
         self.batches = PenstockService(
             self.writer, self.large, self.pulls, self.admission, operations
         )
-        self.compatible = TidbService(self.writer, self.pulls, self.admission)
+        self.compatible = TidbService(self.writer, self.pulls, self.admission, Counters())
 
     async def close(self) -> None:
         self.pulls.close()

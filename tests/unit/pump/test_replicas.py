@@ -14,15 +14,12 @@ from pump.replication.protocol.messages import (
     Ask,
     Begin,
     Cut,
-    Damaged,
     Have,
     Prepend,
-    ReadEntry,
     Refusal,
     ReplicaState,
     Reply,
     Send,
-    SetAside,
     StepDown,
     Swap,
     Sync,
@@ -58,22 +55,6 @@ def test_two_logs_are_the_same_up_to_the_last_segment_of_the_same_epoch() -> Non
     assert own.agreement((Link(7, 9, 60),)) is None
     assert own.last_with_frames() == 2
     assert Chain((*OLD, Link(2, 4, BEGIN), Link(3, 5, BEGIN))).last_with_frames() == 1
-
-
-def test_a_group_is_acknowledged_when_every_listed_disk_has_synced_it() -> None:
-    log = primary(B, C)
-    for copy in (B, C):
-        log.answered(copy.disk, ReplicaState(4, OLD))
-    assert log.answered(B.disk, Have(4, Place(2, BEGIN), 0)) == []
-    assert log.answered(C.disk, Have(4, Place(2, BEGIN), 0)) == [Acknowledge(Place(2, BEGIN))]
-    assert log.is_ready
-    end = Place(2, BEGIN + 10)
-    request = Append(4, 2, 4, BEGIN, end.offset, None, None, 0)
-    assert log.appended(end) == [Send(B, request), Send(C, request)]
-    assert not log.is_ready
-    assert log.answered(B.disk, Have(4, end, 0)) == []
-    assert log.answered(C.disk, Have(4, end, 0)) == []
-    assert log.own_synced() == [Acknowledge(end)]
 
 
 def test_the_mark_in_etcd_is_what_every_listed_disk_has_in_this_epoch() -> None:
@@ -124,31 +105,6 @@ def test_a_listed_disk_with_a_former_log_is_not_eligible_while_it_is_given_this_
     assert (swap.entry.replicas, swap.entry.eligible) == ((), ())
 
 
-def test_alone_a_primary_acknowledges_nothing_and_its_last_replica_stays_eligible() -> None:
-    log = primary(B)
-    log.answered(B.disk, ReplicaState(4, OLD))
-    (swap,) = log.silent(B.disk)
-    assert isinstance(swap, Swap)
-    assert (swap.entry.epoch, swap.entry.replicas, swap.entry.eligible) == (5, (), (B,))
-    assert log.swapped(8) == [Begin(3, 5)]
-    assert log.own_synced() == []
-    assert not log.is_ready
-
-
-def test_a_copy_is_listed_with_the_first_segment_that_it_has() -> None:
-    log = primary(links=(Link(0, 1, 100), Link(1, 3, 80), Link(2, 3, BEGIN), Link(3, 3, 90)))
-    assert log.candidate(C) == [Send(C, Ask(4))]
-    (begin,) = log.answered(C.disk, ReplicaState(4, ()))
-    assert begin == Send(C, Append(4, 3, 3, 0, BEGIN, Link(2, 3, BEGIN), (), 0))
-    log.answered(C.disk, Have(4, Place(3, 90), 3))
-    swap, *_ = log.answered(C.disk, Have(4, Place(4, BEGIN), 3))
-    assert isinstance(swap, Swap)
-    assert swap.entry.replicas == (Copy(C.pump, C.disk, 3),)
-    log.swapped(8)
-    *_, older = log.answered(C.disk, Have(5, Place(5, BEGIN), 3))
-    assert older == Send(Copy(C.pump, C.disk, 3), Prepend(5, Link(2, 3, BEGIN)))
-
-
 def test_older_segments_go_on_when_a_live_group_says_first_that_one_is_there() -> None:
     log = primary(Copy(B.pump, B.disk, 2), links=(*OLD, Link(2, 3, 60)))
     log.answered(B.disk, ReplicaState(4, (Link(2, 3, 60),)))
@@ -180,19 +136,6 @@ def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
     assert (swap.entry.replicas, swap.entry.eligible) == ((C,), ())
 
 
-def test_a_disk_that_may_be_listed_already_is_waited_for() -> None:
-    log = Primary(A, Chain(OLD), (LogEntry(epoch=4, primary=A, copies_min=1), 7))
-    assert Acknowledge(Place(2, BEGIN)) in log.start()
-    log.candidate(B)
-    log.answered(B.disk, ReplicaState(4, OLD))
-    (swap,) = log.answered(B.disk, Have(4, Place(2, BEGIN), 0))
-    assert isinstance(swap, Swap)
-    end = Place(2, BEGIN + 5)
-    log.appended(end)
-    assert log.own_synced() == []
-    assert log.answered(B.disk, Have(4, end, 0)) == [Acknowledge(end)]
-
-
 def whole_copies(*replicas: Copy, copies: int = 2) -> Primary:
     """Return a primary whose replicas have all of its log."""
     found = Primary(A, Chain(OLD), (replace(entry(*replicas), copies=copies, copies_min=1), 7))
@@ -201,22 +144,6 @@ def whole_copies(*replicas: Copy, copies: int = 2) -> Primary:
         found.answered(copy.disk, ReplicaState(4, OLD[copy.first :]))
         found.answered(copy.disk, Have(4, Place(2, BEGIN), copy.first))
     return found
-
-
-def test_a_disk_that_leaves_is_put_off_once_another_one_is_whole() -> None:
-    log = whole_copies(B)
-    assert not log.needs_replica
-    assert log.draining({B.disk}) == []
-    assert log.needs_replica
-    assert log.candidate(B) == []
-    assert log.candidate(C) == [Send(C, Ask(4))]
-    log.answered(C.disk, ReplicaState(4, OLD))
-    (joins,) = log.answered(C.disk, Have(4, Place(2, BEGIN), 0))
-    assert isinstance(joins, Swap)
-    assert [copy.disk for copy in joins.entry.replicas] == [B.disk, C.disk]
-    log.swapped(8)
-    (goes,) = [each for each in log.draining({B.disk}) if isinstance(each, Swap)]
-    assert [copy.disk for copy in goes.entry.replicas] == [C.disk]
 
 
 def test_a_disk_that_leaves_stays_listed_while_the_other_one_is_no_whole_copy() -> None:
@@ -235,23 +162,6 @@ def test_a_copy_too_many_goes_when_the_one_that_was_to_leave_stays() -> None:
     assert [copy.disk for copy in swap.entry.replicas] == [B.disk]
 
 
-def test_a_log_is_given_to_the_disk_that_it_moves_to_once_that_is_whole() -> None:
-    log = whole_copies(B)
-    assert log.moves_to(C.disk) == []
-    assert log.gives_away() == []
-    assert log.candidate(C) == [Send(C, Ask(4))]
-    log.answered(C.disk, ReplicaState(4, OLD))
-    log.answered(C.disk, Have(4, Place(2, BEGIN), 0))
-    log.swapped(8)
-    (given,) = log.gives_away()
-    assert isinstance(given, Swap)
-    assert (given.entry.primary.disk, given.entry.epoch) == (C.disk, 6)
-    assert [copy.disk for copy in given.entry.replicas] == [B.disk]
-    (over,) = log.swapped(9)
-    assert over == StepDown("the log was moved to pump pump-c")
-    assert log.revision == 8
-
-
 def test_a_log_that_is_to_stay_after_all_is_not_given_away() -> None:
     log = whole_copies(B)
     log.moves_to(B.disk)
@@ -260,69 +170,12 @@ def test_a_log_that_is_to_stay_after_all_is_not_given_away() -> None:
     assert log.staying_complete == [A.disk, B.disk]
 
 
-def test_a_swap_without_an_answer_is_repeated_until_the_entry_shows_what_became_of_it() -> None:
-    log = primary(B)
-    (swap,) = log.silent(B.disk)
-    assert isinstance(swap, Swap)
-    assert log.swapped(None) == [ReadEntry()]
-    assert log.entry_seen(entry(B), 7) == [swap]
-    assert log.entry_seen(swap.entry, 8) == [Begin(3, 5)]
-    assert log.swapped(8) == []
-    assert [type(action) for action in log.entry_seen(entry(epoch=9), 9)] == [StepDown]
-    assert log.is_over
-
-
-def test_a_copy_that_has_promised_a_later_epoch_gets_one_that_it_takes_part_in() -> None:
-    log = primary(B)
-    (swap,) = log.answered(B.disk, Refusal(5))
-    assert isinstance(swap, Swap)
-    assert (swap.entry.epoch, swap.entry.replicas) == (5, (B,))
-
-
 def test_what_a_failed_sync_left_is_followed_by_another_segment() -> None:
     log = Primary(A, Chain(OLD), (LogEntry(epoch=4, primary=A, copies_min=1), 7))
     log.start()
     log.appended(Place(2, BEGIN + 50))
     assert log.abandoned(Place(2, BEGIN)) == [Begin(3, 4)]
     assert log.own_synced() == [Acknowledge(Place(3, BEGIN))]
-
-
-def test_a_damaged_copy_is_put_off_and_begins_again_in_the_epoch_after() -> None:
-    log = primary(B)
-    (swap,) = log.answered(B.disk, Damaged(4, 77))
-    assert isinstance(swap, Swap)
-    assert (swap.entry.epoch, swap.entry.replicas, swap.entry.eligible) == (5, (), ())
-    assert log.answered(B.disk, Damaged(4, 77)) == []
-    log.swapped(8)
-    assert log.candidate(B) == [Send(B, Ask(5))]
-    (sent,) = log.answered(B.disk, Damaged(5, 77))
-    assert isinstance(sent, Send)
-    assert isinstance(sent.request, Append)
-    assert (sent.request.offset, sent.request.damage) == (0, 77)
-    assert log.answered(B.disk, Have(5, Place(sent.request.segment, BEGIN), 1)) != []
-    assert log.answered(B.disk, Damaged(5, 77)) == [], "what comes late puts off no whole copy"
-
-
-def test_a_copy_that_joins_begins_again_only_after_another_epoch_has_begun() -> None:
-    log = primary()
-    log.candidate(B)
-    (swap,) = log.answered(B.disk, Damaged(4, 77))
-    assert isinstance(swap, Swap)
-    log.swapped(8)
-    (swap,) = log.answered(B.disk, Damaged(5, 78))
-    assert isinstance(swap, Swap), "it was found after the epoch had begun"
-    assert swap.entry.epoch == 6
-
-
-def test_a_damaged_copy_takes_nothing_but_to_begin_again_in_place_of_that_damage() -> None:
-    copy = Replica(Chain(), 77)
-    assert copy.receive(Ask(4)) == [Reply(Damaged(4, 77))]
-    again = header(2, 4, Link(1, 3, 60))
-    for other in (again, again._replace(damage=76), again._replace(instead_of=())):
-        assert copy.receive(other) == [Reply(Damaged(4, 77))]
-    begun = [SetAside(), Write(2, 4, 0), Sync(), Reply(Have(4, Place(2, BEGIN), 2))]
-    assert copy.receive(again._replace(damage=77)) == begun
-    assert copy.receive(Ask(4)) == [Reply(ReplicaState(4, (Link(2, 4, BEGIN),)))]
 
 
 def test_a_copy_takes_what_fits_and_says_so_when_it_is_synced() -> None:
@@ -358,52 +211,10 @@ def test_a_copy_says_where_it_stands_about_what_does_not_fit(request_: Append) -
     assert tuple(copy.chain.links) == OLD
 
 
-def test_a_copy_takes_nothing_of_an_epoch_before_its_promise_or_its_last_segment() -> None:
-    copy = Replica(Chain(OLD))
-    assert copy.receive(Ask(2)) == [Reply(Refusal(3))]
-    assert copy.receive(Ask(6)) == [Reply(ReplicaState(6, OLD))]
-    assert copy.receive(header(2, 4, OLD[1])) == [Reply(Refusal(6))]
-
-
-def test_what_comes_late_cuts_no_segment_of_its_own_epoch() -> None:
-    copy = Replica(Chain((Link(0, 4, 60), Link(1, 4, 70))))
-    late = Append(4, 0, 4, 60, 80, None, None, 0)
-    assert copy.receive(late) == [Reply(ReplicaState(4, tuple(copy.chain.links)))]
-    assert copy.receive(late._replace(epoch=5))[0] == Cut(Place(0, 60))
-
-
 def test_older_segments_are_put_before_the_first_one() -> None:
     copy = Replica(Chain(OLD[1:]))
     assert copy.receive(Prepend(4, OLD[0])) == [WriteBefore(OLD[0]), Reply(Have(4, Place(1, 0), 0))]
     assert copy.chain.first == 0
-
-
-def test_a_claim_promises_swaps_and_takes_no_answer_for_an_answer() -> None:
-    copy = Replica(Chain(OLD))
-    claim = Claim(B, copy)
-    assert claim.start() == [ReadEntry()]
-    (swap,) = claim.entry_seen(entry(B, C), 7)
-    assert isinstance(swap, Swap)
-    assert (swap.entry.primary, swap.entry.replicas, copy.promised) == (B, (C,), 5)
-    assert claim.swapped(None) == [ReadEntry()]
-    assert claim.entry_seen(entry(B, C), 7) == [swap]
-    claim.entry_seen(swap.entry, 8)
-    assert claim.won == (swap.entry, 8)
-
-
-@pytest.mark.parametrize("found", [entry(C), entry(Copy(B.pump, "another disk")), entry()])
-def test_a_disk_that_is_not_listed_claims_nothing(found: LogEntry) -> None:
-    claim = Claim(B, Replica(Chain(OLD)))
-    claim.start()
-    assert claim.entry_seen(found, 7) == []
-    assert claim.is_over
-    assert claim.won is None
-
-
-def test_a_copy_that_lacks_what_drainers_need_claims_nothing() -> None:
-    partial = Copy(B.pump, B.disk, 3)
-    assert not entry(partial, needed=2).may_claim(B.disk)
-    assert entry(partial, needed=3).may_claim(B.disk)
 
 
 def test_a_claim_is_lost_on_a_disk_that_has_promised_a_later_epoch_meanwhile() -> None:

@@ -76,7 +76,7 @@ class Pump:
             payload_bytes_max=1000,
             horizon=self.horizon,
         )
-        self.compatible = TidbService(self.writer, self.pulls, self.admission)
+        self.compatible = TidbService(self.writer, self.pulls, self.admission, self.counters)
         self.fast = FastWrites(self.writer, self.admission, self.counters)
         operations: Any = None
         large = LargeWrites(self.storage, self.writer, self.admission, bytes_max=1000)
