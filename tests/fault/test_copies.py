@@ -152,17 +152,6 @@ def test_a_pump_that_is_restarted_at_once_keeps_its_log(
     assert trio.entry(pump).epoch > epoch
 
 
-@pytest.mark.slow
-def test_a_paused_pump_is_waited_for_and_not_taken_over(trio: Trio) -> None:
-    pump = trio.pumps[0]
-    pump.stop()
-    time.sleep(6)
-    assert trio.entry(pump).primary.pump == pump.node_id
-    pump.spawn()
-    trio.until_online(pump)
-    assert not (pump.data_dir / "displaced").exists()
-
-
 @pytest.mark.fault(
     "a Pump is paused and comes back without its disk",
     "the Pump with the copy takes over, and the one that came back begins again",

@@ -20,7 +20,7 @@ from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
-from tests.kit.workloads.judged_stream import judged_stream, read_up_to
+from tests.kit.workloads.judged_stream import judged_stream
 from tests.kit.workloads.random_writer import RandomWriter
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
@@ -182,70 +182,6 @@ def drainer_behind(etcd: Any, at_ts: int) -> Iterator[None]:
         yield
     finally:
         registry.put(NodeKind.DRAINER, replace(behind, state=NodeState.OFFLINE))
-
-
-@pytest.mark.slow
-def test_of_three_pumps_a_second_one_is_lost_while_the_first_waits_for_its_former_log(
-    trio: Trio, etcd: Any, etcd_server: EtcdServer, tmp_path: Path
-) -> None:
-    first, *_ = trio.pumps
-    with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=5) as writer:
-        with drainer_behind(etcd, writer.last_ts):
-            time.sleep(LOAD_S)
-            lose_disk(first)
-            trio.until_moved(first)
-            first.spawn()
-            first.wait_for("it waits until every Drainer has all of that", WAIT_S)
-            (second,) = [p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump]
-            eventually(lambda: trio.holder(first) is not None, WAIT_S)
-            lose_disk(second)
-            eventually(lambda: trio.entry(first).primary.pump != second.node_id, WAIT_S)
-            eventually(lambda: trio.holder(first) is first, WAIT_S)
-            until_commits_go_on(writer)
-            stored = read_up_to(tmp_path / "audit.db")
-            eventually(lambda: read_up_to(tmp_path / "audit.db") > stored, WAIT_S)
-        second.spawn()
-        trio.until_whole()
-    assert not (first.data_dir / "copies" / first.node_id).exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("disk", ["empty", "kept"])
-def test_a_pump_that_waits_serves_its_former_log_from_a_copy_when_all_others_are_lost_in_turn(
-    trio: Trio, nodes: Nodes, tmp_path: Path, disk: str
-) -> None:
-    first, *_ = trio.pumps
-    with judged_stream(nodes.url, tmp_path / "audit.db", seed=6) as writer:
-        with drainer_behind(nodes.etcd, writer.last_ts):
-            time.sleep(LOAD_S)
-            first.kill_all()
-            trio.until_moved(first)
-            if disk == "empty":
-                shutil.rmtree(first.data_dir)
-            first.spawn()
-            first.wait_for("it waits until every Drainer has all of that", WAIT_S)
-            (second,) = [p for p in trio.pumps if p.node_id == trio.entry(first).primary.pump]
-            (third,) = {*trio.pumps} - {first, second}
-            lose_disk(third)
-            eventually(lambda: trio.holder(first) is first, WAIT_S)
-            # All others have lost their logs by now: someone must take new transactions.
-            fourth = nodes.add_pump(waiting=False, copies=2)
-            trio.pumps.append(fourth)
-            fourth.wait_for("is online at", WAIT_S)
-            until_commits_go_on(writer)
-            lose_disk(second)
-            eventually(lambda: trio.entry(first).primary.pump == first.node_id, WAIT_S)
-            eventually(lambda: trio.holder(first) is fourth, WAIT_S)
-            until_commits_go_on(writer)
-            for each in (second, third):  # Else no one has a copy while the first one is away.
-                each.spawn()
-                each.wait_for("it waits until every Drainer has all of that", WAIT_S)
-            first.kill_all()  # Its own folder is no part of the log when it is back, either.
-            first.spawn()
-            until_commits_go_on(writer)
-            assert "begins again" not in first.log_text()
-        trio.until_whole()
-    assert not (first.data_dir / "copies" / first.node_id).exists()
 
 
 @pytest.mark.fault(
