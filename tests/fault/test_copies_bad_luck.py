@@ -2,9 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 from ctl.commands import main
 from penstock.cluster.etcd import connect
-from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.cluster.node_registry import Registry
 from penstock.node.command import NEEDS_OPERATOR
 from penstock_local.etcd import EtcdServer
 from tests.kit.crash.preload import preloaded
@@ -168,20 +166,6 @@ def until_commits_go_on(writer: RandomWriter) -> None:
 
 def _is_after(writer: RandomWriter, before_ts: int) -> bool:
     return writer.last_ts > before_ts
-
-
-@contextmanager
-def drainer_behind(etcd: Any, at_ts: int) -> Iterator[None]:
-    """List a Drainer that does not run and lacks all after `at_ts`; at the end it needs nothing."""
-    registry = Registry(etcd)
-    behind = NodeStatus(
-        node_id="behind", host="127.0.0.1:1", state=NodeState.PAUSED, max_commit_ts=at_ts
-    )
-    registry.put(NodeKind.DRAINER, behind)
-    try:
-        yield
-    finally:
-        registry.put(NodeKind.DRAINER, replace(behind, state=NodeState.OFFLINE))
 
 
 @pytest.mark.fault(
