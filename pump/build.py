@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import shutil
+from functools import partial
 from typing import Any
 
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry, parse_labels
 from penstock.http2.grpc_front import GrpcFront
+from penstock.node.http_status import HttpStatus
 from penstock.oracle.client import open_oracle
 from penstock.oracle.server import OracleServer
+from penstock.security.tls import Tls
 from pump.cluster.clock import ClusterClock, FakeBinlogs
 from pump.cluster.identity import Identity, kept_node_id
 from pump.cluster.membership import Membership, score_of
@@ -54,10 +57,7 @@ def build(
     shipping: Shipping | None,
     replication: Replication,
 ) -> tuple[Components, Operator]:
-    """Construct the parts, given an open data folder and a connected etcd.
-
-    `shipping` is that of the own log; None with one copy.
-    """
+    """Construct the parts; `shipping` is that of the own log, None with one copy."""
     registry = Registry(etcd, guard=lambda: None if shipping is None else shipping.guard())
     oracle = None
     if not config.pd_address:
@@ -75,35 +75,15 @@ def build(
         counters=counters,
     )
     membership = Membership(
-        registry,
-        storage,
-        clock,
+        *(registry, storage, clock),
         identity=identity,
-        score=lambda: score_of(
-            storage.stats(),
-            shutil.disk_usage(config.data_dir).total,
-            group_commit.queue_fill,
-            group_commit.times.average_s,
-        ),
+        score=partial(_score, config, storage, group_commit),
         tls=tls,
         holds_log=shipping is not None,
     )
-    timeout = TimeoutResolver(txn_timeout_s=config.txn_timeout_s)
-    resolver: Resolver = DdlResolver(History(etcd), open_resolver(config.resolver, timeout))
-    if config.pd_address:
-        # TiKV first: DDL of a TiDB has TiDB's job ids, which our history does not know.
-        resolver = open_tikv_resolver(
-            config.pd_address, pd_tls, clock.next_ts, resolver, config.resolver
-        )
+    resolver = _resolver(config, clock, History(etcd), pd_tls)
     components = Components(
-        config=config,
-        counters=counters,
-        storage=storage,
-        oracle=oracle,
-        clock=clock,
-        pulls=pulls,
-        group_commit=group_commit,
-        membership=membership,
+        *(config, counters, storage, oracle, clock, pulls, group_commit, membership),
         fake_binlogs=FakeBinlogs(
             *(storage, group_commit, pulls, clock.next_ts),
             interval_idle_s=config.fake_binlog_interval_s,
@@ -120,24 +100,46 @@ def build(
         scrubbing=_scrubbing(config, storage, replication),
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
-    pages = entrance.pages
-    operator = Operator(
-        node_id=identity.node_id,
+    operator = _operator(components, identity.node_id, entrance.pages, replication)
+    _add_services(components, operator, replication.peers.cluster_id, entrance.server)
+    entrance.open(f"Pump {identity.node_id} at {identity.host}", lambda: membership.state)
+    Pages(registry, operator, components).add_to(entrance.pages)
+    log.info("pump %s serves at %s, Prewrites once it is online", identity.node_id, identity.host)
+    return components, operator
+
+
+def _score(config: PumpConfig, storage: Storage, group_commit: GroupCommit) -> int:
+    volume_bytes = shutil.disk_usage(config.data_dir).total
+    fill, average_s = group_commit.queue_fill, group_commit.times.average_s
+    return score_of(storage.stats(), volume_bytes, fill, average_s)
+
+
+def _resolver(
+    config: PumpConfig, clock: ClusterClock, history: History, pd_tls: Tls | None
+) -> Resolver:
+    timeout = TimeoutResolver(txn_timeout_s=config.txn_timeout_s)
+    ours = DdlResolver(history, open_resolver(config.resolver, timeout))
+    if not config.pd_address:
+        return ours
+    # TiKV first: DDL of a TiDB has TiDB's job ids, which our history does not know.
+    return open_tikv_resolver(config.pd_address, pd_tls, clock.next_ts, ours, config.resolver)
+
+
+def _operator(
+    components: Components, node_id: str, pages: HttpStatus, replication: Replication
+) -> Operator:
+    storage, membership = components.storage, components.membership
+    return Operator(
+        node_id=node_id,
         storage=storage,
         membership=membership,
         fake_binlogs=components.fake_binlogs,
         retention=components.retention,
         facts=lambda **under_way: components.facts(status_pages=pages.url or "none", **under_way),
         scrub=components.scrubbing.ask,
-        moving=replication.moves(storage, membership, shipping),
+        moving=replication.moves(storage, membership, components.copies),
         draining=replication.draining,
     )
-    cluster_id = replication.peers.cluster_id
-    _add_services(components, operator, cluster_id, entrance.server)
-    entrance.open(f"Pump {identity.node_id} at {identity.host}", lambda: membership.state)
-    Pages(registry, operator, components).add_to(pages)
-    log.info("pump %s serves at %s, Prewrites once it is online", identity.node_id, identity.host)
-    return components, operator
 
 
 def identity_of(config: PumpConfig, port: int) -> Identity:

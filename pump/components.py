@@ -67,7 +67,7 @@ class PumpFacts:
     problems: tuple[Problem, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Components:
     """The parts that `build` constructs, `node` runs, and status and metrics query on demand."""
 

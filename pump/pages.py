@@ -322,7 +322,7 @@ class PumpMetrics(Collector):
             "copies_min", "With fewer, nothing is acknowledged.", entry.copies_min if entry else 1
         )
         yield _gauge("log_epoch", "Epoch of the log's replica set.", entry.epoch if entry else 0)
-        held = [] if kept is None else [kept.status(node_id) for node_id in kept.names()]
+        held = [] if kept is None else kept.facts()
         yield _gauge("copies_kept", "Replicas of other Pumps' logs on this disk.", len(held))
         yield _gauge("copies_kept_bytes", "Bytes of replicas.", sum(copy.bytes for copy in held))
 

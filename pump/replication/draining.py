@@ -92,7 +92,7 @@ class Draining:
                 f"the log of {node_id} was taken over here and is served until every Drainer has"
                 f" all of it (to another Pump: penstock ctl move-log {node_id} --to PUMP)"
             )
-        size = self._followed.status(node_id).bytes
+        size = sum(link.end for link in self._followed.links(node_id))
         text = f"the copy of {node_id}'s log is here, {size} bytes"
         if self._peers.candidate(entry) is None and not self._is_replaced(entry):
             return f"{text}, and no other Pump can take one (start one more)"

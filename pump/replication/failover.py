@@ -34,7 +34,7 @@ from penstock.errors import NeedsOperator, PenstockError
 from pump.replication.claiming import refuse_unmarked
 from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link, foreign
-from pump.replication.replicas import Replicas, ReplicaStatus
+from pump.replication.replicas import Replicas
 from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)
@@ -249,9 +249,8 @@ class Failovers:
         return self._silence_s(node_id) > wait_s
 
     def _is_newer(self, node_id: str, entry: LogEntry) -> bool:
-        return self._is_foreign(node_id, entry) and (
-            self._copies.status(node_id).epoch > entry.epoch
-        )
+        links = self._copies.links(node_id)
+        return self._is_foreign(node_id, entry) and links[-1].epoch > entry.epoch
 
     def _silence_s(self, node_id: str) -> float:
         heard_s = self._copies.last_heard_s(node_id) or self._heeds_s
@@ -274,16 +273,16 @@ class Failovers:
             await self._copies.open_one(node_id)
             raise
 
-    def _check_complete(self, node_id: str, entry: LogEntry, standing: ReplicaStatus) -> None:
+    def _check_complete(self, node_id: str, entry: LogEntry, links: Sequence[Link]) -> None:
         """Raise `NeedsOperator` if the disk has less than the list says: files were deleted.
 
         A replica with a later epoch than the entry is accepted: the entry was restored, and the
         started Pump detects that.
         """
-        if standing.epoch > entry.epoch:
+        if links and links[-1].epoch > entry.epoch:
             return
-        if standing.end is None or standing.first > entry.needed:
-            has = "nothing" if standing.end is None else f"it from segment {standing.first} on"
+        if not links or links[0].number > entry.needed:
+            has = f"it from segment {links[0].number} on" if links else "nothing"
             raise NeedsOperator(
                 f"it cannot take over: {self._copies.folder(node_id)} has {has}, and segment"
                 f" {entry.needed} is needed",

@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError
@@ -36,7 +35,8 @@ log = logging.getLogger(__name__)
 
 _NOT_AGAIN_S = 10.0
 
-Sources = Callable[[], AbstractContextManager[Iterable[Donor]]]
+Donors = AbstractContextManager[Iterable[Donor]]
+Sources = Callable[[], Donors]
 """The other disks that may have a log; none is asked before it is needed."""
 
 
@@ -78,20 +78,6 @@ class Repairs:
             for place in [place for place in self._left if not Path(place[0]).exists()]:
                 del self._left[place]
             return dict(self._left)
-
-
-@contextmanager
-def no_sources(node_id: str) -> Iterator[Iterable[Donor]]:
-    """Yield nothing: a log without replicas exists only on its own disk."""
-    yield ()
-
-
-class Remedy(NamedTuple):
-    """The counters of damage, and the sources of repair."""
-
-    repairs: Repairs
-    sources: Callable[[str], AbstractContextManager[Iterable[Donor]]]
-    """The other disks that may have the log of a Pump."""
 
 
 class ClosedLogRepair:

@@ -32,10 +32,11 @@ import shutil
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import grpc
@@ -57,7 +58,6 @@ from penstock.log.files import OsFiles, sync_folder
 from penstock.log.repair import Damage, Patch, Salvaged, repair_segment
 from penstock.log.replica import OlderSegment, read_mark
 from penstock.log.segment import BEGIN, Segment, segment_name
-from penstock.log.segments import Place
 from penstock.node.output import NO_TEXT
 from penstock.pb import penstock_pb2 as pb
 from pump.cluster.identity import mark_copy
@@ -79,7 +79,7 @@ from pump.replication.protocol.messages import (
     encode_bytes,
     link_of,
 )
-from pump.replication.repair import ClosedLogRepair, Remedy, Repairs, no_sources
+from pump.replication.repair import ClosedLogRepair, Donors, Repairs
 from pump.replication.replica_log import DAMAGED_FOLDER, ReplicaLog
 from pump.service.admission import invalid, undecodable
 from pump.service.grpc_server import abort, add_service, status_of
@@ -115,18 +115,6 @@ class KeptReplica:
     first_segment: int = field(metadata=NO_TEXT)
     epoch: int = field(metadata=NO_TEXT)
     damaged: str | None
-
-
-class ReplicaStatus(NamedTuple):
-    """The status of one replica, for status pages."""
-
-    first: int
-    end: Place | None
-    """None for a replica that is empty or not open."""
-    epoch: int
-    bytes: int
-    problem: str
-    """The reason why the last request failed; empty if it succeeded."""
 
 
 class _Replica:
@@ -216,11 +204,12 @@ class Replicas:
         cluster_id: int,
         disk: str,
         clock: Callable[[], float] = time.monotonic,
-        remedy: Remedy | None = None,
+        repairs: Repairs | None = None,
+        sources: Callable[[str], Donors] = lambda node_id: nullcontext(()),
         epoch_listed: Callable[[str], int | None] = lambda node_id: _EPOCH_MAX,
         reserve: Reserve | None = None,
     ) -> None:
-        """Without a `remedy`, corruption is only reported.
+        """`sources` returns the other disks that may have a Pump's log, to repair corruption from.
 
         `epoch_listed` returns the epoch of a log's entry in etcd; None without an entry: no replica
         is started. `reserve` is the part of the volume that replicas leave free; None lets them
@@ -230,7 +219,7 @@ class Replicas:
         """Whether a replica of the own log is accepted; None until that log's primary is known."""
         self._epoch_listed = epoch_listed
         self._reserve = reserve
-        self._remedy = remedy or Remedy(Repairs(), no_sources)
+        self._repairs, self._sources = repairs or Repairs(), sources
         self._folder = data_folder / REPLICAS_FOLDER
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -276,7 +265,7 @@ class Replicas:
     def _add(self, node_id: str) -> _Replica:
         folder = self._folder / _folder_name(node_id)
         repair = ClosedLogRepair(
-            *(folder / "log", _FILES, self._remedy.repairs, partial(self._remedy.sources, node_id)),
+            *(folder / "log", _FILES, self._repairs, partial(self._sources, node_id)),
             catching_up=partial(read_mark, _FILES, folder / "log"),
             again_s=_REPAIR_AGAIN_S,
         )
@@ -355,15 +344,18 @@ class Replicas:
     def facts(self) -> tuple[KeptReplica, ...]:
         found = []
         for node_id in self.names():
-            copy, aside = self.status(node_id), self.folder(node_id) / DAMAGED_FOLDER
-            text = f"{copy.bytes} bytes from segment {copy.first} on, epoch {copy.epoch}"
+            copy = self._copies[node_id]
+            links, aside = copy.log.links, copy.folder / DAMAGED_FOLDER
+            size, first = sum(link.end for link in links), links[0].number if links else 0
+            epoch = links[-1].epoch if links else 0
+            text = f"{size} bytes from segment {first} on, epoch {epoch}"
             set_aside = f"set aside in {aside}; delete it once no Pump has damaged_places"
             replica = KeptReplica(
                 node_id=node_id,
                 summary=copy.problem or text,
-                bytes=copy.bytes,
-                first_segment=copy.first,
-                epoch=copy.epoch,
+                bytes=size,
+                first_segment=first,
+                epoch=epoch,
                 damaged=set_aside if any(aside.glob("*")) else None,
             )
             found.append(replica)
@@ -386,18 +378,6 @@ class Replicas:
         None if it has made none since this Pump started. Requests of an earlier epoch do not count.
         """
         return self._copies[node_id].heard_s
-
-    def status(self, node_id: str) -> ReplicaStatus:
-        copy = self._copies[node_id]
-        links = copy.log.links
-        end = Place(links[-1].number, links[-1].end) if links else None
-        return ReplicaStatus(
-            links[0].number if links else 0,
-            end,
-            links[-1].epoch if links else 0,
-            sum(link.end for link in links),
-            copy.problem,
-        )
 
     def links(self, node_id: str) -> tuple[Link, ...]:
         """Return a replica's segments for comparing logs; empty while it is not open."""
@@ -428,7 +408,7 @@ class Replicas:
 
         file = _FILES.open(segment.path)
         try:
-            with self._remedy.sources(node_id) as sources:
+            with self._sources(node_id) as sources:
                 found = repair_segment(
                     *(Salvaged(file), segment.number, segment.seed, damages),
                     sources=sources,
@@ -436,19 +416,19 @@ class Replicas:
                 )
         finally:
             file.close()
-        self._remedy.repairs.note(segment.path, found)
+        self._repairs.note(segment.path, found)
 
-    async def close_one(self, node_id: str) -> ReplicaStatus:
+    async def close_one(self, node_id: str) -> tuple[Link, ...]:
         """Stop following a log and release its folder, so that a Pump can run on it.
 
-        Returns the replica's status; all of its data is on the disk by then. Raises any error of
+        Returns the replica's segments; all of its data is on the disk by then. Raises any error of
         opening it, and closes it nevertheless.
         """
         copy = self._copies[node_id]
         copy.is_closed = True
         try:
             await self._in_turn(copy, copy.open_complete)
-            return self.status(node_id)
+            return copy.log.links
         finally:
             await asyncio.get_running_loop().run_in_executor(copy.thread, copy.let_go)
 

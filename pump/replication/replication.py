@@ -60,7 +60,7 @@ from pump.replication.draining import Draining, Moving
 from pump.replication.failover import Failovers, StandbyProcess, arguments_for
 from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link, Seen
-from pump.replication.repair import ClosedLogRepair, OwnLogRepair, Remedy, Repairs
+from pump.replication.repair import ClosedLogRepair, OwnLogRepair, Repairs
 from pump.replication.replicas import REPLICAS_FOLDER, Replicas
 from pump.replication.shipping import Shipping
 from pump.store.recovery import lock_folder
@@ -140,7 +140,8 @@ class Replication:
             node_id=self._node_id,
             cluster_id=self.peers.cluster_id,
             disk=self._disk,
-            remedy=Remedy(self.repairs, self.peers.sources),
+            repairs=self.repairs,
+            sources=self.peers.sources,
             epoch_listed=self.peers.epoch,
             reserve=Reserve(
                 OsFiles(), self._config.data_dir, self._config.storage.stop_write_at_available_bytes

@@ -90,7 +90,7 @@ class LargeWrites:
         head = self._head(first)
         incoming = IncomingTransaction(first.start_ts, first.bytes)
         self._check_room(incoming)
-        self._storage.incoming.begin(incoming)
+        self._storage.incoming.add(incoming)
         try:
             crc = await self._store(incoming, first, messages)
             # It may be closing by now.
@@ -108,7 +108,7 @@ class LargeWrites:
             await self._group_commit.room()
             await self._group_commit.write([record])
         finally:
-            self._storage.incoming.end(incoming)
+            self._storage.incoming.discard(incoming)
 
     def _head(self, first: pb.WritePiece) -> bytes:
         try:
@@ -131,6 +131,7 @@ class LargeWrites:
 
     def _check_room(self, incoming: IncomingTransaction) -> None:
         others = self._storage.incoming
+        left_bytes = sum(each.size_bytes - each.stored_bytes for each in others)
         error: PenstockError | None = None
         if len(others) >= STREAMS_MAX:
             error = Retryable(
@@ -139,11 +140,11 @@ class LargeWrites:
             )
         else:
             try:
-                self._storage.check_space(incoming.size_bytes + others.left_bytes())
+                self._storage.check_space(incoming.size_bytes + left_bytes)
             except OutOfSpace as full:
                 error = OutOfSpace(
                     f"{full}; announced are {incoming.size_bytes} bytes, besides"
-                    f" {others.left_bytes()} of other large transactions",
+                    f" {left_bytes} of other large transactions",
                     code=Code.DISK_FULL,
                 )
         if error is not None:

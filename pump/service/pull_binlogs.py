@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.codes import Code
-from penstock.errors import PenstockError, Retryable
-from pump.store.record import PurgedRange, TooLarge
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from pump.store.record import PurgedRange
 
 if TYPE_CHECKING:
     from pump.store.storage import Pulled, Storage
@@ -159,7 +159,12 @@ class Pulls:
                 yield chunk
 
     async def whole(self, large: Large) -> bytes:
-        """Return all of a large binlog; raise `TooLarge` when no message can hold it."""
+        """Return all of a large binlog; raise `NeedsOperator` if no message can hold it."""
         if large.size_bytes > self._message_bytes_max:
-            raise TooLarge(large.commit_ts, large.size_bytes, self._message_bytes_max)
+            raise NeedsOperator(
+                f"the binlog at commit_ts {large.commit_ts} has {large.size_bytes} bytes, a message"
+                f" at most {self._message_bytes_max}",
+                "pull with penstock.Pump/Pull and `pieces`, as a Drainer of this version does",
+                Code.BINLOG_TOO_LARGE,
+            )
         return b"".join([chunk async for chunk in self.chunks(large)])

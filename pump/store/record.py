@@ -114,18 +114,6 @@ class TooManyOpen(OutOfSpace):
         )
 
 
-class TooLarge(NeedsOperator):
-    """A puller that accepts only whole binlogs came to one that no message can hold."""
-
-    def __init__(self, commit_ts: int, size_bytes: int, bytes_max: int) -> None:
-        super().__init__(
-            f"the binlog at commit_ts {commit_ts} has {size_bytes} bytes, a message at most"
-            f" {bytes_max}",
-            hint="pull with penstock.Pump/Pull and `pieces`, as a Drainer of this version does",
-            code=Code.BINLOG_TOO_LARGE,
-        )
-
-
 class PurgedRange(NeedsOperator):
     """A puller asks for binlogs that a garbage collection has removed."""
 

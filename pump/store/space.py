@@ -135,35 +135,6 @@ class IncomingTransaction:
     first: ChunkRecord | None = None
 
 
-class IncomingTransactions:
-    """All large transactions on their way into the log; safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[IncomingTransaction] = set()
-
-    def begin(self, incoming: IncomingTransaction) -> None:
-        with self._lock:
-            self._open.add(incoming)
-
-    def end(self, incoming: IncomingTransaction) -> None:
-        with self._lock:
-            self._open.discard(incoming)
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def left_bytes(self) -> int:
-        """Return how many announced bytes are not stored yet."""
-        with self._lock:
-            return sum(each.size_bytes - each.stored_bytes for each in self._open)
-
-    def segments(self) -> list[int]:
-        with self._lock:
-            firsts = [each.first for each in self._open]
-        return [f.position.segment for f in firsts if f is not None and f.position is not None]
-
-
 _segments_dropped = failpoints.point("pump.purge.segments_dropped")
 _purged = failpoints.point("pump.purge.done")
 

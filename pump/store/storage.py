@@ -109,7 +109,7 @@ from pump.store.record import (
     largest_ts,
 )
 from pump.store.recovery import Progress, Replay, StorageConfig, lock_folder, recover
-from pump.store.space import IncomingTransactions, Reserve, carry_out
+from pump.store.space import IncomingTransaction, Reserve, carry_out
 from pump.store.stream import Pulled, Stream
 
 __all__ = [
@@ -186,7 +186,8 @@ class Storage:
         self._flusher = Flusher(recovered.index.flush, recovered.checkpoint)
         self._reserve = Reserve(files, path, config.stop_write_at_available_bytes)
         self._replayed = recovered.records
-        self.incoming = IncomingTransactions()
+        self.incoming: set[IncomingTransaction] = set()
+        """Large transactions on their way into the log."""
         self._config = config
         self._lock_file = lock_file
         self._clock = clock
@@ -421,7 +422,9 @@ class Storage:
     def _kept_from(self) -> int:
         """Return the first segment that a replay or a transaction open here needs."""
         flushed = self._flusher.flushed.first_segment
-        chunks = self.incoming.segments()  # First: some become open Prewrites.
+        # First, because some become open Prewrites; `list` copies a set in a single step.
+        firsts = [each.first for each in list(self.incoming)]
+        chunks = [f.position.segment for f in firsts if f is not None and f.position is not None]
         with self._state_lock:  # Chunks may lie before the start of a replay.
             return min([flushed, *chunks, *self._ledger.sorter.segments_of_chunks()])
 

@@ -60,7 +60,7 @@ class LargeRun(RecordedRun):
         write_large(self.storage, 50, self.rows)
         self.storage.index(self.storage.append([rollback(50)]))
         self.commit([(60, 65)], fault="sync")
-        self.storage.incoming._open.clear()  # Its stream broke off.
+        self.storage.incoming.clear()  # Its stream broke off.
         self.purge(26)
         self.commit_large(70, 75)
         self.storage.close()
@@ -182,7 +182,7 @@ def test_a_purge_waits_for_chunks_whose_stream_is_still_open(tmp_path: Path) -> 
         write(storage, prewrite(ts, b"rows" * 40), commit(ts, ts + 5))
     assert storage.gc(190) == 0
     write(storage, record)
-    storage.incoming._open.clear()
+    storage.incoming.clear()
     write(storage, commit(10, 500))
     assert pulled(storage, 499)[0].prewrite_value == payload[-len(ROWS) :] == ROWS
     die(storage)
@@ -192,7 +192,7 @@ def test_chunks_that_a_broken_stream_left_go_with_their_segment(tmp_path: Path) 
     files = MemoryFiles()
     storage = opened(tmp_path, files)
     write_large(storage, 10, ROWS, end=False)
-    storage.incoming._open.clear()
+    storage.incoming.clear()
     for ts in range(20, 200, 10):
         write(storage, prewrite(ts, b"rows" * 40), commit(ts, ts + 5))
     assert storage.unmatched() == []

@@ -64,7 +64,7 @@ from pump.replication.protocol.messages import (
     StepDown,
     Swap,
 )
-from pump.replication.protocol.replica import Fate, Proposal
+from pump.replication.protocol.replica import Proposal
 
 PIECE_BYTES_MAX = 4 << 20
 _NOTHING = Place(0, 0)
@@ -309,7 +309,7 @@ class Primary:
             if self.is_over or self._proposal is None or revision < self.revision:
                 return []
             return [Swap(*self._proposal)]
-        if self._proposal is not None and self._proposal.fate(entry, revision) is Fate.WON:
+        if self._proposal is not None and self._proposal.is_won(entry, revision):
             return self._won(revision)
         return self._step_down(f"{entry.primary.pump} is the primary in epoch {entry.epoch}")
 

@@ -42,7 +42,6 @@ requested once more; nothing else may be proposed until then.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Enum
 from typing import NamedTuple
 
 from penstock.cluster.log_entry import Copy, LogEntry
@@ -192,29 +191,19 @@ class Replica:
         return Reply(ReplicaState(epoch, tuple(self.chain.links)))
 
 
-class Fate(Enum):
-    """The outcome of a proposal, as a read entry shows it."""
-
-    OPEN = "open"
-    WON = "won"
-    LOST = "lost"
-
-
 class Proposal(NamedTuple):
     """An entry that is to follow the entry at `revision`."""
 
     revision: int
     entry: LogEntry
 
-    def fate(self, entry: LogEntry, revision: int) -> Fate:
-        """Return the fate that an entry and its revision show.
+    def is_won(self, entry: LogEntry, revision: int) -> bool | None:
+        """Return whether an entry and its revision show that this won; None while it is open.
 
         Equality is enough: the proposed epoch was free at `revision`, only this disk proposes
         itself for it, and only one of its runs at a time knows that revision.
         """
-        if revision <= self.revision:
-            return Fate.OPEN
-        return Fate.WON if entry == self.entry else Fate.LOST
+        return entry == self.entry if revision > self.revision else None
 
 
 class Claim:
@@ -243,10 +232,10 @@ class Claim:
             self._proposal = Proposal(revision, self._claimed(entry))
             self._replica.promise(self._proposal.entry.epoch)
             return [Swap(*self._proposal)]
-        fate = self._proposal.fate(entry, revision)
-        if fate is Fate.OPEN:
+        is_won = self._proposal.is_won(entry, revision)
+        if is_won is None:
             return [Swap(*self._proposal)]
-        if fate is Fate.WON:
+        if is_won:
             return self.swapped(revision)
         self.is_over = True
         return []

@@ -63,13 +63,13 @@ def write_large(
     payload = large_prewrite(start_ts, rows)
     chunks = list(chunks_of(payload, start_ts, data_bytes))
     incoming = IncomingTransaction(start_ts, len(payload), first=chunks[0])
-    storage.incoming.begin(incoming)
+    storage.incoming.add(incoming)
     for chunk in chunks:
         storage.index(storage.append([chunk]))
     record = chunk_list_of(payload, start_ts, chunks)
     if end:
         storage.index(storage.append([record]))
-        storage.incoming.end(incoming)
+        storage.incoming.discard(incoming)
     return record
 
 

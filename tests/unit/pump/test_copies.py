@@ -38,7 +38,7 @@ from pump.replication.protocol.messages import (
     encode_request,
     link_message,
 )
-from pump.replication.replicas import REPLICA_SERVICE, Replicas, ReplicaService, ReplicaStatus
+from pump.replication.replicas import REPLICA_SERVICE, Replicas, ReplicaService
 from pump.service.grpc_server import add_service
 from pump.store.record import OutOfSpace
 from pump.store.recovery import lock_folder
@@ -108,7 +108,8 @@ def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
         links = up.chain().links
         assert copies.names() == ["pump-1"]
         size = sum(link.end for link in links)
-        assert copies.status("pump-1") == ReplicaStatus(0, up.segments.end, 1, size, "")
+        (kept,) = copies.facts()
+        assert (kept.bytes, kept.first_segment, kept.epoch) == (size, 0, 1)
         assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(1, tuple(links))
 
     run(tmp_path, first)
@@ -123,7 +124,7 @@ def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
     async def second(copies: Replicas) -> None:
         assert copies.names() == sorted(ODD_IDS)
         for node_id in ODD_IDS:
-            assert copies.status(node_id).epoch == 1
+            assert copies.links(node_id)[-1].epoch == 1
 
     run(tmp_path, first)
     assert [path.name for path in tmp_path.iterdir()] == ["copies"]
@@ -286,12 +287,12 @@ def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> N
             await shipped(copies, upstream(), name)
 
     async def test(copies: Replicas) -> None:
-        assert "000001.seg, offset 32" in copies.status("pump-1").problem
+        assert "000001.seg, offset 32" in copies.facts()[0].summary
         with pytest.raises(Corrupt):
             await copies.follow(NAME, Ask(1), b"")
         with pytest.raises(Corrupt):
             await copies.close_one("pump-1")
-        assert copies.status("pump-2").problem == ""
+        assert copies.facts()[1].summary.endswith("epoch 1")
         await copies.drop("pump-1")
         await shipped(copies, upstream())
 
@@ -322,7 +323,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
         assert await copies.read(NAME, Stretch(1, 0, len(data))) == bytes(data)
         assert "set aside in" in str(copies.facts()[0].damaged)
         await shipped(copies, up)
-        assert copies.status("pump-1").end == up.segments.end
+        assert copies.links("pump-1")[-1].end == up.segments.end.offset
 
     run(tmp_path, lambda copies: shipped(copies, up))
     data = bytearray(path.read_bytes())

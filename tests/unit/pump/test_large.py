@@ -281,7 +281,7 @@ def test_a_pump_that_is_not_online_refuses_also_in_the_middle(tmp_path: Path) ->
 def test_further_streams_are_refused_and_may_try_again(tmp_path: Path) -> None:
     async def body(pump: Pump) -> None:
         for number in range(STREAMS_MAX):
-            pump.storage.incoming.begin(IncomingTransaction(number, 10))
+            pump.storage.incoming.add(IncomingTransaction(number, 10))
         ((code, message),) = await pump.write_whole(10)
         assert (code, "4 large transactions" in message) == (Refusal.RETRYABLE, True)
 
@@ -293,7 +293,7 @@ def test_what_is_announced_must_fit_on_the_volume_beside_what_others_announced(
 ) -> None:
     async def body(pump: Pump) -> None:
         free, _ = pump.files.space(tmp_path)
-        pump.storage.incoming.begin(IncomingTransaction(9, free - 1000))
+        pump.storage.incoming.add(IncomingTransaction(9, free - 1000))
         ((code, message),) = await pump.write_whole(10)
         assert (code, "announced are " in message) == (Refusal.RESOURCE_EXHAUSTED, True)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ from pump.replication.protocol.messages import (
     encode_bytes,
     encode_read,
 )
-from pump.replication.repair import OwnLogRepair, Remedy, Repairs
+from pump.replication.repair import OwnLogRepair, Repairs
 from pump.replication.replicas import Replicas
 from pump.replication.scrubbing import Scrubbed, Scrubbing, copy_of
 from tests.kit.wait import eventually
@@ -161,8 +162,8 @@ def test_a_copy_whose_header_is_damaged_is_mended_before_it_is_opened(tmp_path: 
         assert standing == ReplicaState(up.epoch, tuple(up.chain().links))
 
     async def body() -> None:
-        remedy = Remedy(repairs, partial(only, other))
-        copies = Replicas(tmp_path, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, remedy=remedy)
+        names: dict[str, Any] = {"node_id": "pump-9", "cluster_id": CLUSTER, "disk": DISK}
+        copies = Replicas(tmp_path, **names, repairs=repairs, sources=partial(only, other))
         await copies.start()
         await test(copies)
         await copies.close()
@@ -202,8 +203,8 @@ def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_fra
     repairs = Repairs()
 
     async def body() -> None:
-        remedy = Remedy(repairs, partial(only, other))
-        copies = Replicas(tmp_path, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, remedy=remedy)
+        names: dict[str, Any] = {"node_id": "pump-9", "cluster_id": CLUSTER, "disk": DISK}
+        copies = Replicas(tmp_path, **names, repairs=repairs, sources=partial(only, other))
         await copies.start()
         for path in sorted(folder.glob("*.seg"))[:-1]:
             flip(path, path.stat().st_size // 2)
