@@ -12,7 +12,7 @@ from penstock.ddl.charsets import (
     collation_name,
     pads,
 )
-from penstock.ddl.rewrite.collation_substitutes import aliases, substitutes
+from penstock.ddl.rewrite.foreign import aliases, substitutes
 from penstock.schema.model import ColumnInfo, MysqlType
 from penstock_local.sql_server import SqlServer
 

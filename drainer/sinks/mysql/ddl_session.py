@@ -43,8 +43,8 @@ from penstock.datum.rows.fields import INTEGER_BITS
 from penstock.ddl import adopted
 from penstock.ddl.charsets import charset_of_collation
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.collation_substitutes import aliases
 from penstock.ddl.rewrite.explicit import defined_columns, explicit_timestamps
+from penstock.ddl.rewrite.foreign import aliases
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import AlterTable, ColumnDef, ValueKind
 from penstock.errors import NeedsOperator

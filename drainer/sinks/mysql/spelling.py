@@ -1,7 +1,7 @@
 """Spelling: rewrites a DDL for the server that runs it; rejects features that the server lacks.
 
 **Collations.** DDL names all its collations. Collations that the downstream has are passed
-unchanged; for the rest `collation_substitutes` in `penstock.ddl.rewrite` has the nearest ones. Each
+unchanged; for the rest `substitutes` of `penstock.ddl.rewrite.foreign` has the nearest ones. Each
 substitute in use is logged once and shown in the status. A key decides which rows are one row. A
 unique key therefore takes *fine* substitutes only, and if the downstream has none, the DDL is
 rejected before it runs. The upsert's guard stops the Drainer where a substitute still differs, for
@@ -22,15 +22,15 @@ from drainer.sinks.mysql.session import is_mariadb, many, version_of
 from penstock.codes import Code
 from penstock.ddl.charsets import charset_of_collation
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.rewrite.collation_substitutes import (
+from penstock.ddl.rewrite.constraint_names import as_server_names
+from penstock.ddl.rewrite.foreign import (
     SUBSTITUTE_CHARSETS,
     Substitute,
     aliases,
     recollated,
+    spelled_for,
     substitutes,
 )
-from penstock.ddl.rewrite.constraint_names import as_server_names
-from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.statements import AlterTable, ChangeColumn, Flavor
 from penstock.ddl.tables.column_types import TEXT_TYPES
 from penstock.errors import NeedsOperator

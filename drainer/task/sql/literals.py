@@ -12,7 +12,7 @@ A quote inside a string is doubled in both dialects. The differences:
     text with NUL   quoted                   CAST(x'..' AS TEXT): NUL ends its statements
     binary          x'..', BINARY(n) padded  the same
     geometry        x'..', SRID and WKB      the same
-    JSON            see `json_sql`           text
+    JSON            see `jsonb`           text
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codes import Code
-from penstock.datum.json_sql import json_literal, text_literal
-from penstock.datum.jsonb import unmarked
+from penstock.datum.jsonb import json_literal, text_literal, unmarked
 from penstock.datum.rows.fields import number_of
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType

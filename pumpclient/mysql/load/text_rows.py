@@ -14,7 +14,7 @@ For an INSERT (`sql_rows`):
     integers          as they are, like DECIMAL, BIT, ENUM and SET, which are numbers here
     float, double     quoted: a bare -0 is an integer, which has no sign
     text, times, JSON quoted, with quotes and backslashes doubled; JSON with decimals that no double
-                      prints is written by `json_sql`
+                      prints is written by `jsonb`
     bytes             the same after _binary, or they would be checked as text
 
 JSON loses the types of times and bytes. A server returns the type of a nested scalar only for a
@@ -33,7 +33,7 @@ from functools import lru_cache
 
 from penstock.codes import Code
 from penstock.datum import values
-from penstock.datum.json_sql import literal_of_text
+from penstock.datum.jsonb import literal_of_text
 from penstock.datum.rows.fields import STRING_TYPES, TIME_TYPES, integer_range
 from penstock.datum.rows.row_codec import (
     EMPTY_ROW,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drainer.task.sql.literals import MYSQL, SQLITE, literal, literal_column
 from drainer.task.sql.rows import after_columns, row_codec
 from penstock.datum import jsonb
-from penstock.datum.json_sql import json_literal, literal_of_text
+from penstock.datum.jsonb import json_literal, literal_of_text
 from penstock.wire.binlog import MutationType
 from tests.kit.workloads.changes import table_of
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datum.json_sql import text_literal
+from penstock.datum.jsonb import text_literal
 from penstock.ddl.syntax.lexer import Kind, quote_name, read
 from penstock.errors import NeedsOperator
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from penstock.codes import Code
-from penstock.datum.json_sql import text_literal
+from penstock.datum.jsonb import text_literal
 from penstock.ddl.charsets import charset_named, literal_in
 from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token
 from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind

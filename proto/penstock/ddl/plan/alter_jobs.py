@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codes import Code
-from penstock.datum.json_sql import text_literal
+from penstock.datum.jsonb import text_literal
 from penstock.ddl.parse.versioning import versioned
 from penstock.ddl.plan.jobs import Jobs, named
 from penstock.ddl.rewrite.explicit import collate_edits, key_edits, own_column_edits, period_edits
 from penstock.ddl.syntax import statements as ast
-from penstock.ddl.tables.actions import live_parts
-from penstock.ddl.tables.alter import altered
+from penstock.ddl.tables.alter import altered, live_parts
 from penstock.ddl.tables.column_types import LARGE_TYPES
 from penstock.ddl.tables.partitioning import partitioned, without
 from penstock.ddl.tables.table_builder import emptied
