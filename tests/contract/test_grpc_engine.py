@@ -13,7 +13,6 @@ import grpc.aio
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock.security.tls import SecurityConfig
 from pump.config import ENGINES
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.grpc_engine import ServedMethods, path, served, unary
@@ -411,13 +410,7 @@ class Secured:
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder)
-        node = self.authority.issue("node")
-        self.config = SecurityConfig(
-            ssl_ca=str(node.ca),
-            ssl_cert=str(node.cert),
-            ssl_key=str(node.key),
-            cert_allowed_cn=("writer",),
-        )
+        self.config = self.authority.issue("node").config("writer")
 
     def channel(self, server: ServedMethods, name: str) -> grpc.Channel:
         tls = self.authority.issue(name).tls

@@ -19,7 +19,7 @@ from penstock.http2 import frames
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from penstock.http2.unary import MessageBlock, Reply, UnaryCall
-from penstock.security.tls import SecurityConfig, ServerContexts
+from penstock.security.tls import ServerContexts
 from tests.kit.fakes.http2_client import Http2Client, prefixed
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.grpc_engine import ServedMethods, path, served, unary
@@ -205,13 +205,7 @@ def test_blocks_of_messages_arrive_as_messages(
 
 def test_only_callers_with_the_right_name_use_the_fast_path(fast: Fast, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    node = authority.issue("node")
-    security = SecurityConfig(
-        ssl_ca=str(node.ca),
-        ssl_cert=str(node.cert),
-        ssl_key=str(node.key),
-        cert_allowed_cn=("writer",),
-    )
+    security = authority.issue("node").config("writer")
     with fronted(fast, security=security) as server:
         credentials = authority.issue("writer").tls.channel_credentials()
         with grpc.secure_channel(server.address, credentials, LOCAL) as channel:

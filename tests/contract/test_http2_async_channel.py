@@ -1,7 +1,6 @@
 """The event loop's channel against the gRPC servers that it meets: grpcio's, and our own."""
 
 import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -14,10 +13,10 @@ import pytest
 from penstock.http2.client.async_channel import AsyncChannel
 from penstock.http2.client.channel import CallFailed
 from penstock.security.refusal import refusal_of
-from penstock.security.tls import SecurityConfig, Tls
+from penstock.security.tls import Tls
 from pump.config import ENGINES
 from tests.kit.servers.authority import Authority
-from tests.kit.servers.grpc_engine import ServedMethods, path, served
+from tests.kit.servers.grpc_engine import ServedMethods, path, served, stranger
 from tests.kit.wait import turn, until
 
 WITHIN_S = 30.0
@@ -184,13 +183,7 @@ def test_a_server_that_is_gone_ends_the_call(server: ServedMethods) -> None:
 
 def test_messages_are_the_same_through_tls(engine: str, methods: Methods, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    node = authority.issue("node")
-    security = SecurityConfig(
-        ssl_ca=str(node.ca),
-        ssl_cert=str(node.cert),
-        ssl_key=str(node.key),
-        cert_allowed_cn=("drainer",),
-    )
+    security = authority.issue("node").config("drainer")
 
     async def body(address: str) -> None:
         async with AsyncChannel(address, authority.issue("drainer").tls) as channel:
@@ -209,28 +202,6 @@ def test_messages_are_the_same_through_tls(engine: str, methods: Methods, tmp_pa
 # Peers that are no gRPC servers.
 
 
-@contextlib.contextmanager
-def peer(answer: bytes) -> Iterator[str]:
-    """Take one connection, answer that, and wait until it ends."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        accepted, _ = listening.accept()
-        with accepted, contextlib.suppress(OSError):
-            accepted.sendall(answer)
-            while accepted.recv(65_536):
-                pass
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        thread.join(WITHIN_S)
-        listening.close()
-        assert not thread.is_alive()
-
-
 async def connect(address: str) -> None:
     async with AsyncChannel(address, connect_s=0.5):
         raise AssertionError("there is no server")
@@ -244,7 +215,12 @@ async def connect(address: str) -> None:
     ],
 )
 def test_a_peer_that_is_no_server_is_named_as_that(answer: bytes, problem: str) -> None:
-    with peer(answer) as address, pytest.raises(CallFailed, match=problem) as caught:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(answer)
+        while connection.recv(65_536):
+            pass
+
+    with stranger(serve) as address, pytest.raises(CallFailed, match=problem) as caught:
         run(connect(address))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert caught.value.never_reached

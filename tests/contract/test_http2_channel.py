@@ -17,10 +17,10 @@ from penstock.http2.client.calls import PendingReply, stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel, ClientCall
 from penstock.http2.client.client_connection import ClientLimits
 from penstock.security.refusal import refusal_of
-from penstock.security.tls import SecurityConfig, Tls
+from penstock.security.tls import Tls
 from pump.config import ENGINES
-from tests.kit.servers.authority import Authority, Pair
-from tests.kit.servers.grpc_engine import ServedMethods, path, served
+from tests.kit.servers.authority import Authority
+from tests.kit.servers.grpc_engine import ServedMethods, path, served, stranger
 from tests.kit.wait import eventually
 
 WITHIN_S = 30.0
@@ -383,18 +383,12 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def config(pair: Pair, *names: str) -> SecurityConfig:
-    return SecurityConfig(
-        ssl_ca=str(pair.ca), ssl_cert=str(pair.cert), ssl_key=str(pair.key), cert_allowed_cn=names
-    )
-
-
 @pytest.mark.parametrize("names", [(), ("writer",)])
 def test_calls_are_the_same_through_tls(
     engine: str, methods: Methods, open_channel: Open, authority: Authority, names: tuple[str, ...]
 ) -> None:
     tls = authority.issue("writer").tls if names else Tls(ca=authority.file)
-    with served(engine, methods.table(), security=config(authority.issue("node"), *names)) as node:
+    with served(engine, methods.table(), security=authority.issue("node").config(*names)) as node:
         channel = open_channel(node.address, tls)
         assert echo(channel, b"small") == b"small"
         assert echo(channel, bytes(3 * MIB)) == bytes(3 * MIB)
@@ -447,7 +441,7 @@ def test_a_certificate_that_is_refused_is_classified_as_with_grpcio(
     message: str,
 ) -> None:
     tls = show(authority, tmp_path)
-    security = config(authority.issue("node"), "writer")
+    security = authority.issue("node").config("writer")
     with (
         served(engine, methods.table(), security=security) as node,
         Channel(node.address, tls) as channel,
@@ -462,51 +456,20 @@ def test_a_certificate_that_is_refused_is_classified_as_with_grpcio(
 def test_a_certificate_for_another_name_is_not_trusted(
     engine: str, methods: Methods, authority: Authority
 ) -> None:
-    with served(engine, methods.table(), security=config(authority.issue("node"))) as node:
+    settings = {"addr": "127.0.0.2:0", "advertise_addr": "127.0.0.2:1"}
+    security = authority.issue("node").config()
+    with served(engine, methods.table(), security=security, **settings) as node:
         address = f"127.0.0.2:{node.port}"
-        relay = _relay(address, node.port)
-        with relay, Channel(address, Tls(ca=authority.file)) as channel:
+        with Channel(address, Tls(ca=authority.file)) as channel:
             with pytest.raises(CallFailed, match="IP address mismatch") as caught:
                 channel.connect(WITHIN_S)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@contextlib.contextmanager
-def _relay(address: str, port: int) -> Iterator[None]:
-    """Pass one connection at an address on to a local port, as a wrong entry in DNS would."""
-    host, _, own_port = address.rpartition(":")
-    listening = socket.create_server((host, int(own_port)))
-
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            accepted, _ = listening.accept()
-            with accepted, socket.create_connection(("127.0.0.1", port)) as onward:
-                back = threading.Thread(target=pump, args=(onward, accepted))
-                back.start()
-                pump(accepted, onward)
-                back.join()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(WITHIN_S)
-        listening.close()
-
-
 def test_new_connections_use_new_certificates(
     engine: str, methods: Methods, open_channel: Open, authority: Authority
 ) -> None:
-    with served(
-        engine, methods.table(), security=config(authority.issue("node"), "writer")
-    ) as node:
+    with served(engine, methods.table(), security=authority.issue("node").config("writer")) as node:
         tls = authority.issue("writer").tls
         first = open_channel(node.address, tls)
         assert echo(first, b"x") == b"x"
@@ -517,26 +480,6 @@ def test_new_connections_use_new_certificates(
 
 
 # Peers that are no gRPC servers.
-
-
-@contextlib.contextmanager
-def peer(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve one connection in a thread, by that function."""
-    listening = socket.create_server(("127.0.0.1", 0))
-
-    def accept() -> None:
-        accepted, _ = listening.accept()
-        with accepted, contextlib.suppress(OSError):
-            serve(accepted)
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        thread.join(WITHIN_S)
-        listening.close()
-        assert not thread.is_alive()
 
 
 def drain(connection: socket.socket) -> None:
@@ -551,7 +494,7 @@ def test_a_peer_that_speaks_http_1_is_named_as_that() -> None:
         drain(connection)
 
     with (
-        peer(serve) as address,
+        stranger(serve) as address,
         Channel(address) as channel,
         pytest.raises(CallFailed, match=r"does not speak HTTP/2.*HTTP/1.1 400") as caught,
     ):
@@ -563,7 +506,7 @@ def test_a_tls_server_and_a_plain_client_do_not_wait_for_each_other(
     engine: str, methods: Methods, authority: Authority
 ) -> None:
     with (
-        served(engine, methods.table(), security=config(authority.issue("node"))) as node,
+        served(engine, methods.table(), security=authority.issue("node").config()) as node,
         Channel(node.address) as channel,
         pytest.raises(CallFailed, match=r"failed to connect.*does it want TLS\?"),
     ):
@@ -571,7 +514,7 @@ def test_a_tls_server_and_a_plain_client_do_not_wait_for_each_other(
 
 
 def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
-    with peer(drain) as address, Channel(address) as channel:
+    with stranger(drain) as address, Channel(address) as channel:
         with pytest.raises(CallFailed, match="timed out") as caught:
             channel.connect(0.2)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -588,7 +531,7 @@ def test_no_one_listening_is_said_as_grpc_says_it() -> None:
 
 
 def test_closing_ends_a_connect_that_hangs() -> None:
-    with peer(drain) as address:
+    with stranger(drain) as address:
         channel = Channel(address)
         errors: list[CallFailed] = []
 
@@ -620,7 +563,7 @@ def test_a_server_that_never_reads_delays_no_deadline_and_no_other_thread(
         connection.sendall(WINDOW)
         may_end.wait(WITHIN_S)
 
-    with peer(serve) as address:
+    with stranger(serve) as address:
         channel = open_channel(address)
         calls = [PendingReply.to(channel, "/s/m", bytes(20 * MIB), timeout_s=0.5) for _ in range(4)]
         for call in calls:
@@ -643,7 +586,7 @@ def test_a_server_that_reads_late_gets_everything(open_channel: Open) -> None:
         while data := connection.recv(MIB):
             received.append(len(data))
 
-    with peer(serve) as address:
+    with stranger(serve) as address:
         channel = open_channel(address)
         for _ in range(3):
             PendingReply.to(channel, "/s/m", bytes(20 * MIB), timeout_s=None)

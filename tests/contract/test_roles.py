@@ -67,13 +67,7 @@ def aio(security: Security) -> Any:
 
 
 def configured(pair: Pair, *roles: str, names: tuple[str, ...] = ()) -> SecurityConfig:
-    return SecurityConfig(
-        ssl_ca=str(pair.ca),
-        ssl_cert=str(pair.cert),
-        ssl_key=str(pair.key),
-        cert_allowed_cn=names or tuple(NAMES.values()),
-        cert_roles=roles,
-    )
+    return pair.config(*(names or NAMES.values()), roles=roles)
 
 
 def called(

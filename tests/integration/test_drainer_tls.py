@@ -16,7 +16,7 @@ from drainer.task.work_loop import HEADER, HELLO
 from penstock.cluster.node_registry import Registry
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock.security.tls import Security, SecurityConfig, Tls, open_channel
+from penstock.security.tls import Security, Tls, open_channel
 from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.fault.test_requests import DrainerServer
@@ -56,13 +56,7 @@ def refusal(addr: str, tls: Tls | None) -> tuple[grpc.StatusCode, str]:
 def test_a_drainer_refuses_a_caller_that_cannot_prove_itself(
     authority: Authority, tmp_path: Path
 ) -> None:
-    pair = authority.issue("node")
-    config = SecurityConfig(
-        ssl_ca=str(pair.ca),
-        ssl_cert=str(pair.cert),
-        ssl_key=str(pair.key),
-        cert_allowed_cn=("node", "operator"),
-    )
+    config = authority.issue("node").config("node", "operator")
     foreign = Authority(tmp_path, "other").issue("operator", file="foreign")
     with DrainerServer(tmp_path / "d", Security(config)) as server:
         assert refusal(server.addr, authority.issue("operator").tls)[0] is grpc.StatusCode.OK

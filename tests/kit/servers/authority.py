@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from penstock.security.tls import SecurityConfig
 from pumpclient import Tls
 
 _LONG_AGO = datetime.timedelta(days=30)
@@ -26,6 +27,13 @@ class Pair:
     @property
     def tls(self) -> Tls:
         return Tls(ca=self.ca, cert=self.cert, key=self.key)
+
+    def config(self, *names: str, roles: tuple[str, ...] = ()) -> SecurityConfig:
+        """Return the settings of a node that admits callers of these names, without any: all."""
+        ca, cert, key = map(str, (self.ca, self.cert, self.key))
+        return SecurityConfig(
+            ssl_ca=ca, ssl_cert=cert, ssl_key=key, cert_allowed_cn=names, cert_roles=roles
+        )
 
     @property
     def settings(self) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 import grpc
@@ -77,6 +78,26 @@ def served(
     finally:
         running.stop()
         running.end()
+
+
+@contextlib.contextmanager
+def stranger(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve one connection in a thread by a function, as a peer that is no gRPC server."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        accepted, _ = listening.accept()
+        with accepted, contextlib.suppress(OSError):
+            serve(accepted)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        thread.join(30)
+        listening.close()
+        assert not thread.is_alive()
 
 
 def unary(behavior: Any) -> Any:
