@@ -16,8 +16,6 @@ subject:
     5xxx  DDL and the schema
 """
 
-from __future__ import annotations
-
 from enum import Enum, unique
 from typing import Final
 

@@ -15,8 +15,6 @@ Code that shows an error to a person calls `coded`. Between nodes, the trailing 
 call contains the code.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from penstock.codes import Code, code_named

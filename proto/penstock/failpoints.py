@@ -12,8 +12,6 @@ The variable is read once, when the module that has the place is imported. An in
 the process there, because a test whose fault never happens would pass.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

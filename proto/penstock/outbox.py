@@ -56,8 +56,6 @@ every Drainer has passed them. A Prewrite on another Pump that asks later finds 
 is dropped. Fences stay for a day: the database disconnects a writer whose connection is older.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import sys

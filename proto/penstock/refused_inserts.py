@@ -15,8 +15,6 @@ warnings about generated columns do not count. Warnings about a value within an 
 column. In an INSERT, whose values are literals, they can only concern a generated column.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any

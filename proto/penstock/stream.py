@@ -4,8 +4,6 @@ A reader is a Drainer without a downstream. This module is therefore above the D
 rest of `penstock` is below it; import-linter checks both.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from penstock.node import command

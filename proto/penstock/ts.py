@@ -6,8 +6,6 @@
 +-------------------------------------------------+---------------------+
 """
 
-from __future__ import annotations
-
 LOGICAL_BITS = 18
 LOGICAL_END = 1 << LOGICAL_BITS
 

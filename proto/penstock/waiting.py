@@ -1,7 +1,5 @@
 """Waiting: pauses between attempts, and waits that an event ends early."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

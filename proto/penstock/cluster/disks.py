@@ -11,12 +11,10 @@ A log's entry (`log_entry.py`) lists disks, whose ids never change; their Pumps'
 When a Pump is gone, its disk vanishes from here with its lease, but leaves an entry only by a swap.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from penstock.cluster.etcd import EtcdClient, Watch
 from penstock.cluster.lease import Lease
@@ -49,7 +47,7 @@ class Disk:
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, key: str, text: bytes) -> Disk:
+    def from_json(cls, key: str, text: bytes) -> Self:
         """Parse the output of `to_json`; `Malformed` names the key."""
         try:
             fields = json.loads(text)

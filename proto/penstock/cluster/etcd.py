@@ -21,8 +21,6 @@ member that made it, or with its time to live. Then a call is refused as UNAUTHE
 token is requested, and a unary call is retried. A stream breaks, and its owner reopens it.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import ipaddress

@@ -16,8 +16,6 @@ A restored etcd has an older history, and issues schema versions again. It does 
 they are not below the time at which they are drawn, in milliseconds of the cluster's time.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

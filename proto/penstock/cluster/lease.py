@@ -1,7 +1,5 @@
 """Lease: keys in etcd that vanish with their owner; the owner judges by its local clock."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -24,8 +24,6 @@ Drainers. A Drainer that needs an operator ends its process, and its log may be 
 so its stop reason and the possible choices are kept where everybody can read them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -58,9 +56,11 @@ def record_of(kind: type[T], key: str, text: bytes, *, hint: str = _IN_ETCD) -> 
     try:
         found = json.loads(text)
         for each in fields(kind):  # type: ignore[arg-type]
-            wanted = _KINDS.get(str(each.type))
+            # The type is its name where annotations are not evaluated.
+            name = str(getattr(each.type, "__name__", each.type))
+            wanted = _KINDS.get(name)
             if wanted and each.name in found and type(found[each.name]) is not wanted:
-                raise ValueError(f"{each.name} is not of type {each.type}")
+                raise ValueError(f"{each.name} is not of type {name}")
         return kind(**found)
     except (ValueError, TypeError) as error:
         raise Malformed(f"{key} is {text!r}: {error}", hint, Code.ETCD_VALUE) from error

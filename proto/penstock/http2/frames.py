@@ -11,8 +11,6 @@ A gRPC message in DATA frames has its own prefix: one byte that says whether it 
 four bytes of length.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Mapping
 from enum import IntEnum

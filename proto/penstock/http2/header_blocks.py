@@ -21,8 +21,6 @@ Blocks are encoded without any state: names and values as they are. All of a req
 time-out is a constant of the connection and the method.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 A message may begin and end anywhere in the DATA frames that carry it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import zlib

@@ -14,8 +14,6 @@ through the same generic handlers, behind the same interceptors. A context has t
 A call is its own context; half of it is the many small methods of `ServicerContext`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

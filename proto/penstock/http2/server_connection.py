@@ -25,8 +25,6 @@ stream, on the connection and on the frame before it. Independent parts are sepa
 blocks, messages, limits, and all output (`server_outgoing.py`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import struct

@@ -1,7 +1,5 @@
 """Server limits: the bounds of everything that a peer can make a server hold, or do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

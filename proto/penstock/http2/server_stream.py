@@ -5,8 +5,6 @@ The answers of the fast path are prepared (`unary.Reply`), and shortest once two
 been put into the peer's table. A peer with a smaller table than usual gets all fields in full.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

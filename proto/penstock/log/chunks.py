@@ -29,8 +29,6 @@ without a list are remains of a broken stream or a crash, and mean nothing. The 
 `prewrite_value`, are the last field of such a binlog, so its head has all other fields.
 """
 
-from __future__ import annotations
-
 import itertools
 import struct
 from typing import NamedTuple

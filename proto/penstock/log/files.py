@@ -5,8 +5,6 @@ and fails on demand. Reads go through `pread`, never through a memory map: a map
 error, or a file cut short by another process, into a signal that ends the whole node.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Sequence

@@ -23,8 +23,6 @@ A forgery could make the torn end of a crash pass for damage: the log then stops
 payload is ever replaced, as each is checked by its header.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple

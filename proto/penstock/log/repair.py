@@ -25,8 +25,6 @@ would be lost silently. In a replica, frames after the start of some parts prove
 `replica.py`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -31,15 +31,13 @@ the writes, and before them the torn end of a crash. They are cut off, unless a 
 that the place was already on the disk. Then acknowledged bytes have changed, which is `Corrupt`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from google_crc32c import extend, value
 
@@ -122,7 +120,7 @@ class Head(NamedTuple):
         return _CHECKED_WITH_EPOCH.pack(SEGMENT_MAGIC, version, *fields)
 
     @classmethod
-    def decoded(cls, data: bytes) -> Head:
+    def decoded(cls, data: bytes) -> Self:
         """Parse a header that has already been verified."""
         _, version, number = _VERSION.unpack_from(data)
         if version == VERSION:
@@ -132,7 +130,7 @@ class Head(NamedTuple):
         return cls(number, previous_end, ts, epoch, epoch_id)
 
     @classmethod
-    def received(cls, data: bytes) -> Head | None:
+    def received(cls, data: bytes) -> Self | None:
         """Parse the header at the start of `data`; None unless it matches byte for byte."""
         if len(data) < BEGIN:
             return None

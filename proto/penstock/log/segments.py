@@ -16,8 +16,6 @@ After a failed sync nothing is known about the bytes since the last good one, an
 would only return a false success. These bytes are abandoned, and the next append starts a new file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools
@@ -27,7 +25,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from google_crc32c import value
 
@@ -120,7 +118,7 @@ class Segments:
         files: Files | None = None,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         known_end: Place | None = None,
-    ) -> Segments:
+    ) -> Self:
         """Open the log in `folder`, creating it if necessary, and cut a torn end.
 
         `known_end`, if the caller remembers one, is a place before which all was durable. Raises

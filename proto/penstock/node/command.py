@@ -12,8 +12,6 @@ program imports its packages within `run`, so a package that is not installed is
 with the command that installs it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

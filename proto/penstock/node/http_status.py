@@ -17,8 +17,6 @@ An empty `status-addr` means loopback and the gRPC port plus 1000. If that port 
 one is used, because pages that were not requested must not prevent a node's start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import json

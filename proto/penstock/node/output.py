@@ -21,8 +21,6 @@ tuple names the object. `field(metadata=NO_TEXT)` is a field that another one de
 `StatusReply` carries both views, because older programs read only the text.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -9,8 +9,6 @@ WATCHDOG_USEC asks for it, the event loop reports twice as often that it lives, 
 hangs is restarted. The exit codes are those of every program (`penstock.node.command`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -18,8 +18,6 @@ PD's, a node with `pd-address` does not start. If it is, a node without `pd-addr
 its timestamps would come from another clock than those of all others.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -9,8 +9,6 @@ ssl-verify = "ca"      its CA is enough: the certificate that MySQL makes at its
 A password file's first line is read again for each connection, so that it can be replaced.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 from dataclasses import dataclass

@@ -6,8 +6,6 @@
 They hide a password from a glance, and under the public key from nothing more.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import secrets

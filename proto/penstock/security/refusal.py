@@ -6,8 +6,6 @@ separate connection, whose handshake shows the error. It reports only failures t
 surely to blame for; in any other case, the node may be restarting.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

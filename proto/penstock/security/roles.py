@@ -9,8 +9,6 @@ All of them may ask for the status, for timestamps, and for health probes. A met
 the table is the operator's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Final
 

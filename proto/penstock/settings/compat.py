@@ -5,8 +5,6 @@ another name; accepted, because the node behaves that way anyway, with a line in
 error that names the replacement, unless the value changes nothing. Nothing is dropped silently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -26,8 +26,6 @@ Arrays of tables and tables by name are set in the file alone; keys inside are c
     ignore-event = ["drop table"]
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import difflib

@@ -1,7 +1,5 @@
 """Setting: its help and its checks as a field, and its form in the log, without secrets."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ Commit with its `commit_ts` (or a Rollback). A *fake* binlog is a Rollback whose
 are equal: it changes nothing and states only that a Pump has nothing older to come.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

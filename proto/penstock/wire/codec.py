@@ -5,8 +5,6 @@ keeps the last value of a scalar. A Pump thus joins the two without parsing eith
 not carry a zero for a field that its Prewrite has: zeros are left out.
 """
 
-from __future__ import annotations
-
 from google.protobuf.message import DecodeError
 
 from penstock.codes import Code

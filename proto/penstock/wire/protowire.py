@@ -17,8 +17,6 @@ field that does not end where its message ends: `Malformed`, with the offset.
 Rows also consist of varints (`penstock.datum.values`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.codes import Code

@@ -4,8 +4,6 @@ All messages are bytes. Failures are `CallFailed`. Deadlines are also enforced h
 the server enforces them.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable
 from typing import Self

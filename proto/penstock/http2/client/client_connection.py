@@ -15,8 +15,6 @@ windows (RFC 9113, section 5.2) have no room. The room of our windows is given b
 messages are consumed, and for an incomplete message as its bytes come.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Two threads must not use an `ssl.SSLSocket` at the same time. Here a lock protec
 memory; the slow work on the socket is the caller's.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading
