@@ -220,7 +220,6 @@ class Cluster:
         return self._home / f"clock-of-{name}"
 
     def folder(self, name: str) -> Path:
-        """Return a folder for what a fault keeps."""
         made = self._home / name
         made.mkdir(exist_ok=True)
         return made

@@ -39,7 +39,6 @@ class LogCopies:
         return last_whole(logs, self._disks(), pump)
 
     def entries(self) -> dict[str, LogEntry | None]:
-        """Return the list of each log."""
         with self._connected() as (entries, _):
             found = {name: entries.read(name) for name in self._machines}
         return {name: each and each[0] for name, each in found.items()}

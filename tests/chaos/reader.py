@@ -82,7 +82,6 @@ class Reader(threading.Thread):
 
 
 def final_tables(server: SqlServer) -> Final:
-    """Return all tables as they are."""
     found = Final()
     with closing(server.connect(cursorclass=DictCursor)) as connection:
         for schema in ("bank", "shop"):

@@ -40,7 +40,6 @@ def insert(client: PumpClient, table: str, **row: int) -> int:
 
 
 def rows_of(reader: Reader, count: int) -> list[tuple[str, Any]]:
-    """Return the next rows, each with its table."""
     found: list[tuple[str, Any]] = []
     while len(found) < count:
         each = reader.get(WAIT_S)

@@ -27,7 +27,6 @@ LOAD_S = 1.0
 
 
 def more_than(writer: RandomWriter, written: int) -> bool:
-    """Return whether a writer has written more by now."""
     return len(writer.items) > written
 
 

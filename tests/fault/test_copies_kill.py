@@ -69,7 +69,6 @@ class Death:
         return f"{self.pump.node_id} dies at {self.step}@{self.passing}{silent}, {ends}"
 
     def happen(self) -> None:
-        """Let it happen, and start again what is dead."""
         armed = f"{self.step}=kill@{self.passing}"
         self.pump.kill_all()
         self.pump.spawn(armed)

@@ -92,7 +92,6 @@ def locked(server: SqlServer) -> Iterator[None]:
 
 @contextmanager
 def crowded(server: SqlServer) -> Iterator[None]:
-    """All places for connections are taken, and the Drainer has lost its own."""
     with ExitStack() as stack:
         other = stack.enter_context(closing(server.connect()))
         other.query("SET GLOBAL max_connections = 10")

@@ -162,7 +162,6 @@ class Running:
                 return
 
     def join(self) -> None:
-        """Wait for its end."""
         self._thread.join(180)
         assert not self._thread.is_alive()
 
@@ -258,7 +257,6 @@ def test_a_round_of_kills_of_the_drainer(
 
 @pytest.fixture(scope="module")
 def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A broker that each round kills, and that starts again with what it has."""
     server = KafkaServer(tmp_path_factory.mktemp("shared_kafka"))
     server.install()
     server.start()

@@ -30,7 +30,6 @@ class Writer:
         client.execute_ddl("CREATE TABLE lost.t (id INT PRIMARY KEY)")
 
     def write(self, rows: int) -> int:
-        """Commit that many transactions and return the last one's commit_ts."""
         for _ in range(rows):
             with self._client.begin("lost") as txn:
                 txn.insert("t", [len(self.commit_ts) + 1])

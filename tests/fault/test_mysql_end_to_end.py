@@ -44,7 +44,6 @@ LONG = (
 
 
 def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
-    """Let the source run up to each of the points."""
     for point in points:
         source.start(failpoints=point)
         eventually(lambda: not source.is_running, LONG_S)

@@ -45,7 +45,6 @@ def refused(source: SourceProcess) -> str:
 
 
 def ask(source: SourceProcess, *words: str) -> str:
-    """Ask the process, or change what it left where it is stopped."""
     path = source.log.parent / "command.toml"
     flags = dict(zip(source.command[:-1], source.command[1:], strict=True))
     names = {"source_id": "source-id", "etcd_urls": "etcd-urls", "data_dir": "data-dir"}

@@ -379,7 +379,6 @@ class RealNodes:
         assert there <= set(range(1, self.tried + 1))
 
     def _is_done(self, last_ts: int) -> bool:
-        """Return whether one Drainer has written everything, and all others stand by."""
         for drainer in self._drainers:
             if not drainer.is_running:  # It was still doing what a command had asked it for.
                 assert drainer.wait() == 0, self.typed

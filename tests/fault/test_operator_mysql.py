@@ -127,7 +127,6 @@ class RealSource:
         return verb, f"ALTER TABLE {schema}.{table} ADD COLUMN {column} {column_type}"
 
     def fault(self, chance: random.Random) -> None:
-        """Kill something, or start it again."""
         act, pump = chance.choice(("kill", "stop", "start", "start", "pump")), self._pumps[-1]
         self.typed.append(act)
         if act == "pump":

@@ -44,7 +44,6 @@ class Aim:
 
     @property
     def label(self) -> str:
-        """The table, as an operator writes it."""
         return f"{SCHEMA}.{self.table}"
 
     @property

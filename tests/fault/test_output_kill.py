@@ -66,7 +66,6 @@ class Output:
         return code, steps
 
     def settle(self) -> None:
-        """Let a Drainer run to the end, and check all that it leaves."""
         assert self.run()[0] == SETTLED
 
     def check(self) -> int:

@@ -24,7 +24,6 @@ ROWS = bytes(MIB)
 
 
 def refusals(session: PumpSession, binlog: Binlog) -> list[tuple[int, str]]:
-    """Write by way of the batched service, and return what it refuses."""
     payloads = [encode_binlog(binlog)]
     batch = penstock_pb2.WriteBatch(cluster_id=session.cluster_id, seq=1, payloads=payloads)
     (ack,) = session.batches.Write(iter([batch]), timeout=20)

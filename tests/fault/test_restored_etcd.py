@@ -126,7 +126,6 @@ def commits(client: Any, address: str, pump: PumpProcess) -> list[int]:
 
 
 def adopt(server: EtcdServer, refusal: str, disk: str) -> None:
-    """Run the command by which an error lets one disk continue."""
     found = re.search(
         rf"penstock ctl (adopt-log (\S+) \S+ \S+ --disk {disk} .*?(?:--from \d+|--empty))", refusal
     )

@@ -185,7 +185,6 @@ class World:
         self.files.fail = lambda call, path: None
 
     def finish(self) -> None:
-        """End every transaction and compare what was pulled with what was promised."""
         self.files.fail = lambda call, path: None
         for start_ts in self.prewritten:
             self.asked.setdefault(start_ts, self.next_ts())

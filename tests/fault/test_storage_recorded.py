@@ -96,7 +96,6 @@ class RecordedRun:
         self.flushed_index = self.index
 
     def record(self) -> list[Moment]:
-        """Run, from the first group to a clean stop and a second start."""
         for ts in range(10, 60, 10):
             self.commit([(ts, ts + 4), (ts + 1, ts + 5)])
         write(self.storage, fake(70), prewrite(71), rollback(71), prewrite(72))

@@ -37,7 +37,6 @@ class Shop:
                 txn.insert("orders", {"id": next(self._ids), "what": "a bolt"})
 
     def ddl_command(self, *words: str) -> int:
-        """Decide about a DDL, as an operator does."""
         at = ["--etcd-urls", self.cluster.etcd.url, "--sink", self.cluster.sink_url]
         return drainer_main(["ddl", *words, *at, "--data-dir", str(self.home / "drainer-1")])
 

@@ -44,7 +44,6 @@ def prepare(upstream: SqlServer, downstream: SqlServer) -> None:
 
 
 def start(way: Way) -> None:
-    """Make the table again, on both sides."""
     cursor = begin(way.upstream, ["SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"])
     cursor.execute(f"DROP TABLE IF EXISTS {UP}.t")
     cursor.execute(TABLE)

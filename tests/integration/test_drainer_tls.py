@@ -141,7 +141,6 @@ def test_a_drainer_works_with_an_etcd_that_wants_certificates(
 
 
 def served_certificate(port: int) -> bytes | None:
-    """Return the certificate that is served on a port of this machine."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     plain = socket.create_connection(("127.0.0.1", port), timeout=20)

@@ -58,7 +58,6 @@ def credentials(
 
 @pytest.fixture
 def stubs(credentials: tuple[str, grpc.ChannelCredentials | None]) -> Iterator[dict[str, Any]]:
-    """gRPC's test service by grpcio."""
     address, secrets = credentials
     channel = (
         grpc.secure_channel(address, secrets, options=_OPTIONS)

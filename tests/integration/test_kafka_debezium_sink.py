@@ -56,7 +56,6 @@ NOTHING = (None,) * len(LOWEST)
 
 
 def write(server: SqlServer, sql: str, *rows: tuple[Any, ...]) -> None:
-    """Run one statement for each row, all in one transaction."""
     connection = server.connect(autocommit=False)
     with connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
@@ -70,7 +69,6 @@ def item(server: SqlServer, *rows: tuple[Any, ...]) -> None:
 
 
 def lines(server: SqlServer, chance: random.Random, numbers: range) -> None:
-    """Commit random inserts, updates, some of the key, and deletes."""
     for number in numbers:
         sale = f"s'{number % 17} ü𝄞"
         write(
@@ -136,7 +134,6 @@ def test_debeziums_jdbc_sink_rebuilds_the_tables(
 
 
 def are_equal(upstream: BinlogServer, downstream: SqlServer) -> bool:
-    """Return whether the sink has got that far."""
     there = {name for (name,) in downstream.query("SHOW TABLES FROM shop")}
     return there == {"item", "line"} and all(
         rows_of(downstream, table) == rows_of(upstream, table)

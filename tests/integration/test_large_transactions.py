@@ -61,7 +61,6 @@ def row_data(number: int) -> bytes:
 
 
 def resident_bytes(pid: str = "self", what: str = "VmHWM") -> int:
-    """Return what a process has or had in memory, from Linux's own count."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(rf"{what}:\s+(\d+) kB", status)
     assert found is not None
@@ -211,7 +210,6 @@ def test_a_transaction_of_gigabytes_passes_in_bounded_memory_and_holds_up_no_one
 
 
 def fill(client: PumpClient, mib: int) -> Transaction:
-    """Return a transaction with so many mebibytes of rows."""
     txn = client.begin("shop")
     for number in range(mib * MIB // ROW_BYTES):
         txn.insert("big", {"id": number, "data": row_data(number)})

@@ -76,7 +76,6 @@ def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
 
 
 def reference(served: dict[str, str]) -> str:
-    """Return the page of all metrics, as nodes serve them."""
     parts = [
         "# Every metric\n\nEach node serves its metrics at `/metrics` of its `status-addr`. Names"
         " that start with `binlog_`\nare those of TiDB-Binlog. A Pump and a Drainer also serve the"

@@ -50,7 +50,6 @@ def catalog_of(rig: SourceRig) -> Catalog:
 
 
 def tracked(catalog: Catalog) -> dict[tuple[str, str, str], str]:
-    """Return the collation of each text column."""
     return {
         (schema, table.name, column.name): column.collate.replace("utf8_", "utf8mb3_")
         for schema, table in catalog.tables()

@@ -56,7 +56,6 @@ def holder(target: SqlServer, lock: str) -> int | None:
 
 
 def is_back(target: SqlServer, lock: str, killed: int | None) -> bool:
-    """Return whether another session has the lock now."""
     return holder(target, lock) not in (None, killed)
 
 

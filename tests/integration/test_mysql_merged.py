@@ -46,7 +46,6 @@ class Shard:
         self.server.run(*(re.sub(r"\bT\b", self.table, sql) for sql in statements))
 
     def ask(self, *words: str) -> str:
-        """Ask the source by its command."""
         return command.ask([*words, "--status-addr", self.source.address])
 
 

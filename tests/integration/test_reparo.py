@@ -397,7 +397,6 @@ def test_forty_types_come_back_as_a_drainer_applies_them(
 
 
 def rows_of(server: SqlServer) -> list[Any]:
-    """Return the rows as the server prints them."""
     numbers = {"c11", "c36", "c37"}  # FLOAT and BIT.
     asked = ", ".join(f"{name}+0" if name in numbers else name for name in NAMES)
     with closing(server.connect(conv={})) as connection, connection.cursor() as cursor:

@@ -32,7 +32,6 @@ def ids_in(path: Path) -> list[int]:
 
 
 def held_by(pump: PumpProcess) -> tuple[str, int] | None:
-    """Return whom a purge waits for, and that Drainer's checkpoint."""
     url = pump.status().details["status_pages"]
     code, text = asked(f"{url}debug/gc/trigger", "POST")
     assert code == 200

@@ -234,7 +234,6 @@ def test_a_pump_that_joins_unannounced_or_is_away_lets_nothing_be_missed(
 
 
 def _waiting(reader: Reader, found: list[int]) -> str:
-    """Return whom a reader waits for, having read what there is."""
     while (each := reader.get(0.1)) is not None:
         found.append(each.commit_ts)
     return reader.waits_for()

@@ -94,12 +94,10 @@ class Tidb:
         return int(self.pump.status().details["transactions_resolved"])
 
     def asked(self) -> float:
-        """Return how many questions the Pump has asked since it started."""
         pages = self.pump.status().details["status_pages"]
         return scraped(pages)["binlog_pump_storage_query_tikv_count"]
 
     def waiting(self) -> list[dict[str, Any]]:
-        """Return the transactions that the Pump says it waits for."""
         code, text = asked(f"{self.pump.status().details['status_pages']}status")
         assert code == 200
         waiting: list[dict[str, Any]] = json.loads(text)["self"].get("transactions", [])

@@ -203,7 +203,6 @@ def test_certificates_are_replaced_while_a_pump_runs_and_its_connections_stay_op
 
 
 def shown(pump: NodeProcess) -> str:
-    """Return the certificate that a Pump shows to a new connection."""
     host, _, port = pump.addr.rpartition(":")
     return ssl.get_server_certificate((host, int(port)))
 

@@ -32,7 +32,6 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def mutual(nodes: Nodes, authority: Authority) -> Any:
-    """A Pump that asks for certificates of its own CA."""
     node = authority.issue("node")
     return nodes.add_pump(**node.settings, security_cert_allowed_cn="node,writer", gc="1h")
 

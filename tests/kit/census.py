@@ -36,7 +36,6 @@ _NO_CODE: Final = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.IND
 
 
 def sizes(modules: Iterable[Path], samples: Iterable[Path]) -> dict[str, int]:
-    """Count lines, lines of code, modules, classes, settings and error codes."""
     lines = code = classes = count = 0
     for path in modules:
         text = path.read_text(encoding="utf-8")

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.fault
 
 @contextmanager
 def written(rig: TidbRig, schema: str) -> Iterator[TidbWriters]:
-    """Two tables of a new schema are written from both TiDB servers."""
     rig.tidbs[0].run(
         f"CREATE DATABASE {schema}",
         f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT, v VARCHAR(40), KEY (n))",

@@ -26,7 +26,6 @@ class LakeReader:
         return dict(json.loads(rows[0]["checkpoint"])) if rows else {}
 
     def states(self) -> dict[int, Versions]:
-        """Return the versions of all tables by commit_ts."""
         path = self.folder / "_penstock/versions"
         if not (path / "_delta_log").exists():
             return {}
@@ -38,11 +37,9 @@ class LakeReader:
         }
 
     def table(self, schema: str, name: str, version: int | None = None) -> pl.DataFrame:
-        """Return the rows of a table, now or at a version."""
         return pl.read_delta(str(self.folder / schema / name), version=version)
 
     def log(self, schema: str, name: str, version: int | None = None) -> list[dict[str, Any]]:
-        """Return the lines of a change log in commit order, now or at a version."""
         return self.table(schema, name, version).sort("_commit_ts", "_seq").to_dicts()
 
     def statements(self) -> list[tuple[int, str, str]]:

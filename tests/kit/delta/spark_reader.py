@@ -43,7 +43,6 @@ class SparkReader(JavaProcess):
         self._spark = builder.getOrCreate()
 
     def read(self, table: Path, version: int | None = None) -> pa.Table:
-        """Return a Delta table, now or at a version."""
         self._reads += 1
         found = self._folder / f"read-{self._reads}"
         reader = self._spark.read().format("delta")

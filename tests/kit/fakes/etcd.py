@@ -64,7 +64,6 @@ class MemoryEtcd:
             return work()
 
     def put_by_hand(self, key: str, value: str | bytes | None) -> None:
-        """Put or delete a key, as an operator does."""
         self._apply([_operations.Put(key, value) if value is not None else _operations.Delete(key)])
 
     def snapshot(self) -> Snapshot:

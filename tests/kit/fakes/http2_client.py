@@ -198,7 +198,6 @@ def data(stream_id: int, message: bytes, *, flags: int = END_STREAM) -> bytes:
 
 
 def prefixed(message: bytes) -> bytes:
-    """Return a message as gRPC frames it."""
     return frames.MESSAGE_HEAD.pack(0, len(message)) + message
 
 
@@ -209,5 +208,4 @@ def answer(client: Http2Client, reply: Reply | None = None) -> None:
 
 
 def kinds(found: list[Frame]) -> list[tuple[int, Any]]:
-    """Return kind and stream of each frame."""
     return [(frame.kind, frame.stream_id) for frame in found]

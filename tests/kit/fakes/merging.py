@@ -86,7 +86,6 @@ class Merging:
         return self._oracle.get_ts()
 
     def views(self) -> dict[str, PumpView]:
-        """Return how each Pump is seen."""
         return self._ask(lambda pumps: {view.name: view for view in pumps.views()})
 
     def facts(self) -> MergeFacts:

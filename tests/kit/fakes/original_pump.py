@@ -70,7 +70,6 @@ class OriginalPump(pump_pb2_grpc.PumpServicer):
         return self
 
     def _notify(self) -> None:
-        """Have every Drainer that is online look at the list of Pumps."""
         for drainer in self._registry.list(NodeKind.DRAINER):
             if drainer.state is NodeState.ONLINE:
                 with grpc.insecure_channel(drainer.host) as channel:

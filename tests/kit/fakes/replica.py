@@ -42,7 +42,6 @@ class Replica:
         self._way = Way(url=server.url, folder=folder)
 
     def follow(self) -> None:
-        """Bring everything downstream that is committed by now."""
         with PumpClient.connect(self._url) as client:
             until_ts = client.session.oracle.get_ts()
         asyncio.run(run_drainer(cast(Bank, self._streams(until_ts)), self._way))

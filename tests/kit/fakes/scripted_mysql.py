@@ -73,7 +73,6 @@ class ScriptedMysql:
         self.cut()
 
     def cut(self) -> None:
-        """Break every connection."""
         for sock in self._open:
             try:
                 sock.shutdown(socket.SHUT_RDWR)

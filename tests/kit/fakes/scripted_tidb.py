@@ -87,7 +87,6 @@ class TidbCluster:
         self._opened.close()
 
     def next_ts(self, count: int = 1) -> int:
-        """Return the last of so many new timestamps."""
         with self.lock:
             now_ts = compose(int(time.time() * 1000) + self.ahead_ms, 0)
             self._last_ts = max(self._last_ts, now_ts) + count
@@ -163,7 +162,6 @@ class _Server:
         self._server.stop(0).wait()
 
     def restart(self, *, same_port: bool) -> None:
-        """Stop, and be back at the same port or at another one."""
         self.stop()
         self.bind(int(self.address.rpartition(":")[2]) if same_port else 0)
         self.start()

@@ -82,7 +82,6 @@ def copy_index(path: Path, copy: Path) -> None:
 
 
 def put_index(path: Path, copy: Path | None) -> None:
-    """Replace the index by a copy, or by none."""
     shutil.rmtree(path / "index", ignore_errors=True)
     if copy is not None:
         shutil.copytree(copy, path / "index")

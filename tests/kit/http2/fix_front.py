@@ -34,7 +34,6 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontProcess]:
 
 @pytest.fixture(scope="module")
 def tls_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FrontProcess, Pair]]:
-    """A server with a port for TLS besides, and its certificate."""
     home = tmp_path_factory.mktemp("tls-front")
     pair = Authority(home).issue("server")
     front = FrontProcess(home / "front.log", pair).start()

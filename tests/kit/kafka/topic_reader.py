@@ -21,7 +21,6 @@ class Read(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The value, read as JSON."""
         assert self.value is not None
         return json.loads(self.value)
 

@@ -52,7 +52,6 @@ def rows_of(
     choose: Callable[[TableMap], Decoder | None] = Decoder,
     flavor: Flavor = Flavor.MARIADB,
 ) -> Iterator[tuple[bool, RowChanges]]:
-    """Yield whether the statement ends, and the changes, of each rows event."""
     kept: dict[bytes, Decoder | None] = {}
     of_id: dict[bytes, Decoder | None] = {}
     for header, event in events:

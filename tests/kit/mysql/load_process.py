@@ -70,7 +70,6 @@ def statements(many: int = MANY) -> list[str]:
 
 
 def options(**changes: Any) -> LoadOptions:
-    """Small chunks and transactions, so that there are many."""
     small: dict[str, Any] = {"readers": 3, "rows_per_chunk": 1000, "transaction_bytes": 32 << 10}
     return LoadOptions(translator=Translator(), **{**small, "retry_s": 0.1, **changes})
 

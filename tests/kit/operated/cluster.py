@@ -343,7 +343,6 @@ class TwinDrainer:
         self.saved = (self.row, len(self.applied))
 
     async def restore(self) -> None:
-        """Put the downstream back to what it was at the last backup."""
         was_running = self.is_running
         await self.end(NodeState.PAUSED)
         self.row = self.saved[0]
@@ -423,7 +422,6 @@ class Cluster:
         self.drainers = {drainer.name: drainer for drainer in drainers}
 
     async def notify(self, drainer: NodeStatus, tls: object) -> None:
-        """Let a Drainer look at the list of Pumps, as a Pump that joins does."""
         twin = self.drainer(drainer.node_id)
         if twin is None or twin.pumps is None:
             raise Retryable(f"drainer {drainer.node_id} does not answer", code=Code.ETCD_AWAY)

@@ -378,7 +378,6 @@ class _Load:
 
 def _served(world: Outside) -> Any:
     def answer(status_addr: str, method: str, path: str) -> str:
-        """Answer as the pages of the source that runs."""
         if world.unit is None or world.incarnation.is_dead or world.ended is not None:
             raise Retryable("no source answers", code=Code.ETCD_AWAY)
         pages = HttpStatus("twin")

@@ -12,7 +12,6 @@ from tests.kit.replicas.world import Rules, Violation, World
 
 
 def repeat(seed: int, rules: Rules) -> int:
-    """Show each step of a run, and how it ended."""
     world = World(seed, rules, trace=True)
     assert world.trace is not None
     try:

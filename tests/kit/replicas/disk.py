@@ -91,7 +91,6 @@ class Disk:
         del self.segments[next(reversed(self.segments))]
 
     def truncate(self, offset: int) -> None:
-        """Cut the last segment, durably."""
         stored = self.segments[next(reversed(self.segments))]
         del stored.frames[offset - BEGIN :]
         stored.synced = min(stored.synced, len(stored.frames))

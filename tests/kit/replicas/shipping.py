@@ -70,7 +70,6 @@ class Upstream:
             self.segments.sync()
 
     def fail_sync(self) -> None:
-        """Abandon the group that was appended last, which may have been shipped."""
         self.files.fail_once("sync")
         with contextlib.suppress(WriteFailed):
             self.segments.sync()
@@ -84,7 +83,6 @@ class Upstream:
         self.segments.begin_next(self.epoch)
 
     def reopen(self) -> None:
-        """Stop, in order or by a crash, and open the log again."""
         if self.chance.random() < 0.5:
             self.segments.close()
         self.files = self.files.after_crash(self.chance)

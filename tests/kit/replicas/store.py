@@ -32,7 +32,6 @@ class Store(MemoryEtcd):
         return won
 
     def put_entry(self, entry: LogEntry) -> None:
-        """Put an entry, as an operator does."""
         self.put_by_hand(KEY, entry.to_json())
         self._note()
 

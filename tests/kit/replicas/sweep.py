@@ -82,7 +82,6 @@ def found_at(rules: Rules, seeds: int) -> tuple[int, Violation] | None:
 
 
 def found_by(begin: Begin, seeds: int) -> tuple[int, Violation] | None:
-    """Return the same of other worlds."""
     for seed in range(seeds):
         try:
             begin(seed).run()

@@ -211,7 +211,6 @@ class World:
     # Machines.
 
     def open(self, machine: Machine) -> None:
-        """Open the folder, as a process does that starts."""
         if machine.disk.is_damaged:
             self.damages += 1
             machine.replica = self.rules.replica(Chain(), self.damages)
@@ -1020,7 +1019,6 @@ class World:
         self.settle()
 
     def counted(self) -> dict[str, int]:
-        """Return what happened, for a sweep."""
         return {
             "steps": self.steps,
             "frames acknowledged": len(self.acknowledged),

@@ -80,7 +80,6 @@ class _Binlogs(SqlServer):
 
     @property
     def address(self) -> ServerAddress:
-        """Where it is, for a replica."""
         return ServerAddress(self.host, self.port, self.user, self.password)
 
     @property
@@ -135,7 +134,6 @@ class _Binlogs(SqlServer):
         eventually(is_purged, PURGE_S_MAX)
 
     def drop_user_databases(self) -> None:
-        """Drop every database that a test may have made."""
         drop_user_databases(self)
 
     def raw(self, into: Path, first: str) -> None:

@@ -155,15 +155,12 @@ class Chromium:
             time.sleep(0.05)
 
     def text(self) -> str:
-        """Return all text of the page, as it is seen."""
         return str(self.ask("document.body?.innerText"))
 
     def click(self, selector: str) -> None:
-        """Press an element, as a person does."""
         self.ask(f"document.querySelector({json.dumps(selector)}).click()")
 
     def picture(self, *, whole: bool = False) -> bytes:
-        """Return a PNG of what is seen, or of the whole page."""
         params: dict[str, Any] = {"format": "png", "optimizeForSpeed": False}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]

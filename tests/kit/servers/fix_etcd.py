@@ -47,7 +47,6 @@ def fresh_etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def etcd_cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
-    """Three members of the test's own, to be killed and frozen at will."""
     cluster = EtcdCluster(tmp_path / "etcd-cluster", durable=False)
     cluster.start()
     yield cluster

@@ -23,12 +23,10 @@ class MariadbServer(local.MariadbServer):
     """The local server, with what tests ask of one."""
 
     def drop_user_databases(self) -> None:
-        """Drop every database that a test may have made."""
         drop_user_databases(self)
 
 
 def drop_user_databases(server: SqlProcess) -> None:
-    """Drop every database of a server that a test may have made."""
     connection = server.connect()
     try:
         with connection.cursor() as cursor:

@@ -57,7 +57,6 @@ class Reader:
         }
 
     def blocks(self, kind: str) -> list[tuple[str, str]]:
-        """Return the blocks of a language, each with its title."""
         found = re.findall(rf'```{kind}(?: title="(.*?)")?\n(.*?)```', self.text, re.DOTALL)
         return [(title, self._here(text)) for title, text in found]
 
@@ -105,7 +104,6 @@ class Reader:
         return "".join(path.read_text()[-1500:] for path in sorted(self._home.glob("*.log")))
 
     def close(self) -> None:
-        """End what was started, the last first."""
         for running in reversed(self._running):
             running.send_signal(signal.SIGTERM)
             running.wait(60)

@@ -81,7 +81,6 @@ class Replication(Nodes):
         return self._drainer_factory(self.url, sink, **settings)
 
     def add_drainer(self, **settings: Any) -> DrainerProcess:
-        """Make a Drainer of the downstream."""
         return self.drain_into(self.sink, **settings)
 
     def start(

@@ -216,7 +216,6 @@ class SourceRig:
 def rig(
     etcd: Any, etcd_server: EtcdServer, pump_factory: Any, tmp_path: Path
 ) -> Iterator[SourceRig]:
-    """Its source is begun by the test, and stopped at its end."""
     made = SourceRig(etcd, etcd_server.url, pump_factory, tmp_path / "source")
     yield made
     made.close()

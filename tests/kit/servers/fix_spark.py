@@ -69,7 +69,6 @@ class SparkCluster:
         return worker
 
     def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
-        """Kill a worker and all that runs below it, as a machine that is gone would."""
         for process in psutil.Process(worker.pid).children(recursive=True):
             process.kill()
         worker.kill()

@@ -91,7 +91,6 @@ class TidbRig:
             drainer.addr = drainer.wait_for(SERVES, START_S)[2]
 
     def stop(self) -> None:
-        """Stop all that runs, the last one first."""
         self._stack.close()
 
     def now_ts(self) -> int:

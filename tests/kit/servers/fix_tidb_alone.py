@@ -17,7 +17,6 @@ TXN_BYTES_MAX = 30 << 20
 
 @pytest.fixture(scope="session")
 def tidb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidbServer]:
-    """One TiDB for the session."""
     server = TidbServer(
         tmp_path_factory.mktemp("tidb-alone"),
         settings=f"performance.txn-total-size-limit = {TXN_BYTES_MAX}\n",

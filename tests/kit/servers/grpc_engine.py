@@ -29,7 +29,6 @@ class ServedMethods:
         self.port = self.run(self._start())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the server's loop, and return what it returns."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     async def _start(self) -> int:

@@ -63,7 +63,6 @@ class KafkaConnect(ServerProcess):
         return "".join(task.get("trace", "") for task in tasks) if tasks else None
 
     def has_failed(self, name: str) -> bool:
-        """Return whether a connector has failed."""
         return bool(self.failure(name))
 
 

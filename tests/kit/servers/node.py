@@ -60,7 +60,6 @@ class NodeProcess(ServerProcess):
         pytest.fail(f"{self.node_id}: {problem}:\n{self.log_text()[-_LOG_SHOWN:]}")
 
     def log_text(self) -> str:
-        """Return the log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._log_begin)
             return log.read().decode(errors="replace")

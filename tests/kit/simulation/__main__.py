@@ -18,7 +18,6 @@ BLOCK = 25
 
 
 def repeat(seed: int, rules: Rules) -> int:
-    """Show each step of a run, and how it ended."""
     world = World(seed, rules, trace=True)
     assert world.trace is not None
     try:

@@ -67,7 +67,6 @@ class Drainer:
                 self.restart()
 
     def restart(self) -> None:
-        """Begin again at the checkpoint."""
         self.world.note("the Drainer begins again at %d", self.checkpoint_ts)
         self.restarts += 1
         self.world.ledger.taken_back(self.checkpoint_ts)

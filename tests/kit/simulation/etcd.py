@@ -72,7 +72,6 @@ class Etcd(MemoryEtcd):
         self.proposed.clear()
 
     def put_entry(self, node_id: str, entry: LogEntry) -> None:
-        """Put an entry, as an operator does."""
         self.put_by_hand(LOGS + node_id, entry.to_json())
 
     def enter(self, name: str, ts: int) -> None:

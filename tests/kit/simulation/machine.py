@@ -59,11 +59,9 @@ class Machine:
         return self.root / "own"
 
     def folder(self, log: str) -> Path:
-        """Return where a copy is here."""
         return self.root / "copies" / log
 
     def _copied(self) -> list[str]:
-        """Return the logs that have a copy here, by their files."""
         copies = self.root / "copies"
         found = [path for path in self.files.nodes if path.is_relative_to(copies)]
         return sorted({path.relative_to(copies).parts[0] for path in found})

@@ -330,7 +330,6 @@ class Pump(Process):
         self._registry.put(NodeKind.PUMP, status)
 
     def _look_after(self) -> None:
-        """Renew the status, let copies drop and the log purge what every Drainer has."""
         world, storage = self.world, self.storage
         assert storage is not None
         self._put(self.state)

@@ -117,7 +117,6 @@ class Tasks:
             self._make_ready(task)
 
     def end(self) -> None:
-        """Kill everything and wait for its threads."""
         self._timers.clear()
         while left := [*self._ready, *self._parked]:
             for process in {id(task.process): task.process for task in left}.values():

@@ -442,7 +442,6 @@ class Upstream:
         return self.checkpoint is not before
 
     def counted(self) -> dict[str, int]:
-        """Return what happened, for a sweep."""
         return dict(self.counts)
 
 

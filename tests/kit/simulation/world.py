@@ -134,7 +134,6 @@ class World:
         return (name in self.cut_off) != (address in self.cut_off)
 
     def pumps_of(self, log: str) -> list[Pump]:
-        """Return the processes on a log, the one that serves it and others."""
         found = [machine.guests.get(log) for machine in self.machines]
         found.append(self.machine(log).own)
         return [pump for pump in found if pump is not None and not pump.is_dead]
@@ -304,7 +303,6 @@ class World:
             yield
 
     def counted(self) -> dict[str, int]:
-        """Return what happened, for a sweep."""
         return {
             "transactions merged": len(self.ledger.arrived),
             "acknowledgements": self.acknowledged,

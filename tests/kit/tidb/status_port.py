@@ -95,7 +95,6 @@ class StatusPort:
         self._etcd.put(self._key, json.dumps(info))
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        """Return status and body for a path."""
         self.asked.append(path)
         if self.fault == "mute":
             self._unmute.wait(30)

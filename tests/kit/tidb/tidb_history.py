@@ -36,7 +36,6 @@ class TidbDdl:
 
     @property
     def job(self) -> DdlJob:
-        """The job as it is read."""
         return job_from_json(self.fields)
 
     def binlog(self, *, state: int = 5, commit_ts: int | None = None) -> bytes:
@@ -120,7 +119,6 @@ class TidbHistory:
         return self._ts
 
     def table(self, name: str, schema: str = "Shop") -> TableInfo:
-        """Return a table as it is now."""
         found = self.catalog.table(schema, name)
         assert found is not None, f"there is no {schema}.{name}"
         return found

@@ -81,7 +81,6 @@ class Bank:
 
     @property
     def last_ts(self) -> int:
-        """The commit_ts of the last binlog."""
         return self.binlogs[-1][0]
 
     def end_before(self, commit_ts: int) -> Bank:

@@ -235,7 +235,6 @@ def played(
 
 
 def examples(count: int) -> settings:
-    """Return the settings for so many histories on a server."""
     slow = [HealthCheck.too_slow]
     return settings(max_examples=count, deadline=None, suppress_health_check=slow, database=None)
 
@@ -243,7 +242,6 @@ def examples(count: int) -> settings:
 def batch_of(
     table: TableInfo, changes: Sequence[tuple[MutationType, bytes]], *, schema: str, number: int = 1
 ) -> Batch:
-    """Return changes of one table as a batch."""
     kinds = bytes(int(kind) for kind, _ in changes)
     rows = pa.array([data for _, data in changes], pa.binary())
     return Batch(number, [TableRows(schema, table, kinds, rows)])

@@ -70,7 +70,6 @@ class History:
 
     @property
     def last_ts(self) -> int:
-        """The commit_ts of the last binlog."""
         return self._ts
 
     # --- DDL -----------------------------------------------------------------------------------
@@ -207,7 +206,6 @@ class Model:
         """By kind, table and column."""
 
     def ddl(self, change: SchemaChange, override: Override | None) -> None:
-        """Take a DDL as it was overridden."""
         is_same = override is not None and override.sql == change.job.query
         skipped = override is not None and override.verb != TRACK and not is_same
         self.absent_schemas.difference_update(change.schemas_dropped)

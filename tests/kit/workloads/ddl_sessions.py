@@ -118,7 +118,6 @@ class Way:
         return [job.id for job in made]
 
     def copy_rows(self, table: str) -> None:
-        """Bring the rows of a table downstream as they are."""
         columns = [c for c in shown_columns(self._up, UP, table) if not c[1]]
         names = ", ".join(f"`{name}`" for name, _ in columns)
         rows = self._up.query(f"SELECT {names} FROM {UP}.{table}", **AS_TEXTS)

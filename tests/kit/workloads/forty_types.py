@@ -103,7 +103,6 @@ class FortyTypes:
 
     @property
     def last_ts(self) -> int:
-        """The commit_ts of the last binlog."""
         return self._ts
 
     def _next_ts(self) -> int:

@@ -52,7 +52,6 @@ class Ledger:
 
     @property
     def acknowledged(self) -> int:
-        """How many Commits were acknowledged so far."""
         return sum(entry.acknowledged for entry in self.entries())
 
     @property

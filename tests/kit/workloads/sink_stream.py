@@ -48,7 +48,6 @@ class SinkStream:
         return made
 
     def ddl(self, sink: Sink, *statements: str) -> Checkpoint:
-        """Run statements in a sink, and return the last checkpoint."""
         for sql in statements:
             for change in self.changes(sql):
                 point = self.point()
@@ -58,7 +57,6 @@ class SinkStream:
     def table_rows(
         self, name: str, changes: Sequence[Change], transactions: Sequence[int] | None = None
     ) -> TableRows:
-        """Return changes of a table as a batch has them."""
         table = self.catalog.table("shop", name)
         assert table is not None
         codec, kinds, rows = RowCodec(table), bytearray(), []
@@ -77,7 +75,6 @@ class SinkStream:
         return TableRows("shop", table, bytes(kinds), pa.array(rows, pa.binary()), numbers)
 
     def batch_of(self, transactions: Transactions, *, is_slice: bool = False) -> Batch:
-        """Return transactions as a batch, or one as a part of itself."""
         of_table: dict[str, list[tuple[int, Change]]] = {}
         for number, tables in enumerate(transactions.values()):
             for name, changes in tables.items():
@@ -92,7 +89,6 @@ class SinkStream:
         )  # fmt: skip
 
     def messages(self, sink: EventSink, batch: Batch, parts: int = 3) -> list[Messages]:
-        """Return a batch as the tasks answer it."""
         units = event_units(batch, sink.encoding, parts)
         return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
 
@@ -137,7 +133,6 @@ class InsertStream(SinkStream):
     """A stream of rows that are inserted into one table, `t (id)`."""
 
     def batch(self, transactions: Mapping[int, Sequence[int]], *, is_slice: bool = False) -> Batch:
-        """Return transactions, by commit_ts, that insert rows of these ids."""
         made = {ts: {"t": inserts(*((i,) for i in ids))} for ts, ids in transactions.items()}
         return self.batch_of(made, is_slice=is_slice)
 
