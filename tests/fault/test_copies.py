@@ -77,8 +77,7 @@ def test_a_copy_that_freezes_is_put_off_the_list_and_takes_part_again_later(
     trio: Trio, etcd_server: EtcdServer, tmp_path: Path
 ) -> None:
     pump = trio.pumps[0]
-    frozen = trio.holder(pump)
-    assert frozen is not None
+    frozen = trio.other(pump)
     with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=3):
         time.sleep(LOAD_S)
         frozen.freeze()
@@ -220,8 +219,7 @@ def test_a_pump_on_a_copy_that_comes_too_late_ends_and_the_copy_is_followed_agai
             each.kill()
             each.spawn("pump.open.log_opened=sleep(4)")
             trio.until_whole()
-        late = trio.holder(pump)
-        assert late is not None
+        late = trio.other(pump)
         pump.freeze()
         late.wait_for("the log of pump pump-1 is taken over", WAIT_S)
         pump.thaw()

@@ -39,8 +39,7 @@ def test_a_copy_that_was_brought_elsewhere_is_no_data_folder_of_a_pump(
     trio: Trio, nodes: Nodes, tmp_path: Path
 ) -> None:
     pump = trio.pumps[0]
-    holder = trio.holder(pump)
-    assert holder is not None
+    holder = trio.other(pump)
     epoch = trio.entry(pump).epoch
     brought = tmp_path / "brought"
     shutil.copytree(holder.data_dir / "copies" / pump.node_id, brought)
@@ -141,8 +140,7 @@ def test_a_disk_that_left_last_takes_over_when_the_primary_s_is_lost_as_well(
     pump = trio.pumps[0]
     with judged_stream(etcd_server.url, tmp_path / "audit.db", seed=2):
         time.sleep(LOAD_S)
-        left = trio.holder(pump)
-        assert left is not None
+        left = trio.other(pump)
         (third,) = {*trio.pumps} - {pump, left}
         third.kill()
         left.kill()
@@ -233,8 +231,7 @@ def test_both_disks_of_a_log_are_lost_and_an_operator_has_to_say_so_before_other
     trio: Trio, nodes: Nodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pump = trio.pumps[0]
-    holder = trio.holder(pump)
-    assert holder is not None
+    holder = trio.other(pump)
 
     def lost_pump(*more: str) -> str:
         asked = ["lost-pump", pump.node_id, "--etcd-urls", nodes.url, *more]

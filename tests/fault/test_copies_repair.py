@@ -103,8 +103,7 @@ def flip(path: Path, chance: random.Random, times: int = 3) -> None:
 
 
 def copy_of(trio: Trio, pump: PumpProcess) -> Path:
-    holder = trio.holder(pump)
-    assert holder is not None
+    holder = trio.other(pump)
     return holder.data_dir / "copies" / pump.node_id / "log"
 
 
@@ -159,8 +158,7 @@ def test_a_scrub_mends_primary_and_copy_and_then_the_primary_may_be_lost(
     trio = world.trio
     pump = busiest(trio)
     own, other = pump.data_dir / "log", copy_of(trio, pump)
-    holder = trio.holder(pump)
-    assert holder is not None
+    holder = trio.other(pump)
     paths = sealed(own)
     before = {path.name: path.read_bytes() for path in paths}
     for number, path in enumerate(paths):  # Each is damaged on one of both disks only.
@@ -221,8 +219,7 @@ def test_what_is_damaged_on_both_disks_is_named_and_nothing_is_changed(
 def test_a_copy_that_cannot_be_opened_is_mended_and_stays_on_the_list(world: World) -> None:
     trio = world.trio
     pump = busiest(trio)
-    holder = trio.holder(pump)
-    assert holder is not None
+    holder = trio.other(pump)
     folder = copy_of(trio, pump)
     name = sealed(folder)[1].name
     whole = (pump.data_dir / "log" / name).read_bytes()
@@ -247,8 +244,7 @@ def test_a_damaged_primary_is_mended_by_a_disk_off_the_list_before_another_copy_
 ) -> None:
     trio = world.trio
     pump = busiest(trio)
-    holder = trio.holder(pump)
-    assert holder is not None
+    holder = trio.other(pump)
     path = sealed(pump.data_dir / "log")[0]
     was = path.read_bytes()
     holder.freeze()
@@ -276,8 +272,6 @@ def test_a_damaged_primary_is_mended_by_a_disk_off_the_list_before_another_copy_
 def test_a_log_and_its_copy_neither_of_which_can_be_opened_are_whole_again(world: World) -> None:
     trio = world.trio
     pump = busiest(trio)
-    holder = trio.holder(pump)
-    assert holder is not None
     own, other = pump.data_dir / "log", copy_of(trio, pump)
     first, second, *_ = sealed(own)
     before = [path.read_bytes() for path in (first, second)]
@@ -319,8 +313,7 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_then_the_primary_may_be_l
     duo = Trio(pump_factory, etcd_server.url, etcd, number=2, **settings)
     world = World(duo, etcd, etcd_server.url)
     pump = busiest(duo)
-    holder = duo.holder(pump)
-    assert holder is not None
+    holder = duo.other(pump)
     last = sorted(copy_of(duo, pump).glob("*.seg"))[-1]
     holder.stop()
     garbled = garble(last)

@@ -48,8 +48,7 @@ def test_a_drainer_killed_again_and_again_ends_with_the_model_s_state(
             eventually(lambda seen=seen: drainer.checkpoint_ts() > seen, 120)  # type: ignore[misc]
             time.sleep(rng.random())
             drainer.restart()
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
     extras = {f"extra_{n}" for n in range(12, 10**6, 12)}
     tables = {name for (name,) in sink_server.query("SHOW TABLES FROM shop")}
     assert tables - extras == {"item", "stock", "note"}
@@ -65,8 +64,7 @@ def test_a_killed_sqlite_drainer_ends_with_the_model_s_state(replication: Replic
             drainer.wait_for("2 in all", SPARK_S)
             time.sleep(rng.random())
             drainer.restart()
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
 
 
 @pytest.mark.slow
@@ -96,8 +94,7 @@ def test_a_downstream_that_is_killed_while_rows_are_applied_holds_everything_onc
             sink_server.kill()
             time.sleep(0.5)
             sink_server.start()
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
 
 
 @pytest.mark.thorough
@@ -115,8 +112,8 @@ def test_a_drainer_that_is_stopped_while_its_downstream_is_away_ends_and_continu
     finally:
         sink_server.start()
     drainer.start()
-    drainer.wait_until(writer.transact(20))
-    replication.check()
+    writer.transact(20)
+    replication.check(drainer)
 
 
 @pytest.mark.fault(
@@ -143,12 +140,11 @@ def test_a_dead_pump_holds_the_merge_by_name_and_a_new_one_joins_before_it_serve
         time.sleep(1)
         assert drainer.checkpoint_ts() == held
         second.start()
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
     first.kill()
     first.start()
-    drainer.wait_until(writer.transact(20))
-    replication.check()
+    writer.transact(20)
+    replication.check(drainer)
 
 
 @pytest.mark.fault("a Pump joins while a Drainer pulls, or is frozen")
@@ -167,8 +163,7 @@ def test_a_pump_that_joins_while_the_drainer_is_frozen_loses_nothing(
         time.sleep(1)
         drainer.thaw()
         time.sleep(1)
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
 
 
 @pytest.mark.fault(

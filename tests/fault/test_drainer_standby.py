@@ -173,8 +173,8 @@ def test_a_replaced_drainer_takes_over_again_if_its_successor_is_gone(
     eventually(lambda: not read_prefix(replication.etcd, RUNS)[0], _BUSY_S)
     one.thaw()
     one.wait_for("this Drainer writes no more", 60)
-    one.wait_until(writer.transact(10))
-    replication.check()
+    writer.transact(10)
+    replication.check(one)
 
 
 def _said(site: Site, capsys: pytest.CaptureFixture[str], *words: object) -> Any:

@@ -105,8 +105,7 @@ def test_a_reset_server_is_a_gap_until_an_operator_accepts_it(
     with pytest.raises(NeedsOperator, match="stays missing"):
         ask(source, "continue")
     accept(source, epoch)
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     ids = [row[0] for row in rig.downstream().rows("shop.t")]
     assert sorted(ids) == list(range(100, 140))
 
@@ -143,8 +142,7 @@ def test_all_tables_are_loaded_again_under_the_same_id_and_no_row_is_taken_for_a
     server.run("DELETE FROM shop.t WHERE id = 21")
     ask(source, "reload", "--all")
     source.start()
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server)
 
 
@@ -168,8 +166,7 @@ def test_a_checkpoint_that_is_gone_does_not_make_an_old_load_count(
     ask(source, "reload", "--all")
     server.run("DELETE FROM shop.t WHERE id = 3")
     source.start()
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server)
 
 
@@ -193,8 +190,7 @@ def test_a_relay_log_from_a_backup_is_refused_where_it_is_not_the_checkpoints(
     source.start()
     refused(source)
     accept(source, epoch)
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     shutil.rmtree(rig.folder / "relay")
     shutil.copytree(tmp_path / "old", rig.folder / "relay")
     source.start()
@@ -203,6 +199,5 @@ def test_a_relay_log_from_a_backup_is_refused_where_it_is_not_the_checkpoints(
     shutil.rmtree(rig.folder / "relay")
     server.insert(1, first=300)
     source.start()
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server)

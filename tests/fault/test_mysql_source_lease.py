@@ -100,8 +100,7 @@ def test_a_source_whose_etcd_was_frozen_continues(
         with suppress(Retryable):
             revoke(client, before)  # It may have been renewed before etcd looked.
         eventually(lambda: owner(client) not in (0, before), LONG_S)
-        source.catch_up(server)
-        assert source.stop() == 0
+        source.finish(server)
         rig.check(server)
     finally:
         rig.close()

@@ -69,13 +69,11 @@ def test_a_relay_log_that_is_lost_while_the_source_is_down_is_fetched_again(
     server.insert(5, first=200)
     source.start()
     server.run("XA COMMIT 'w'", "FLUSH BINARY LOGS", "DELETE FROM shop.t WHERE id % 3 = 0")
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     shutil.rmtree(rig.folder / "relay")
     source.start()
     server.insert(5, first=300)
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server)
     # Files of the old names come again after a RESET MASTER: they are not taken for the old ones.
     shutil.rmtree(rig.folder / "relay")
@@ -113,8 +111,7 @@ def test_a_damaged_event_of_the_relay_log_is_named_and_fetched_again_once_the_lo
     assert source.stop() == 0
     (rig.folder / "relay").rename(rig.folder / "damaged")
     source.start()
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server)
 
 
@@ -151,8 +148,7 @@ def test_a_full_disk_below_relay_log_and_journal_is_waited_for(
         server.run("UPDATE shop.t SET v = 'full' WHERE id < 5")
         eventually(lambda: bool(source.status()["relay"]["problem"]), LONG_S)
         volume.free()
-        source.catch_up(server)
-        assert source.stop() == 0
+        source.finish(server)
     rig.check(server)
 
 
@@ -209,6 +205,5 @@ def test_an_event_and_a_transaction_of_forty_megabytes_arrive_whole(
     source.kill()
     source.start()
     server.insert(3, first=100)
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server, "shop.t", "shop.big")

@@ -107,8 +107,7 @@ def test_a_source_that_begins_at_a_moment_leaves_out_what_was_before_it_and_noth
     source.kill()
     server.run("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (22, 'after a restart')")
     source.start()
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     assert [row[0] for row in rig.downstream().rows("shop.t")] == [20, 21, 22]
 
 
@@ -224,8 +223,7 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_one_if_ac
         source.kill()
         source.start()
         replica.run("DELETE FROM shop.t WHERE id % 5 = 0")
-        source.catch_up(replica)
-        assert source.stop() == 0
+        source.finish(replica)
     rig.check(replica)
 
 
@@ -286,8 +284,7 @@ def test_xa_transactions_are_committed_or_rolled_back_long_after_the_source_was_
     source.kill()
     server.run("XA ROLLBACK 'd'", "XA COMMIT 'c'")
     source.start()
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server, "shop.t", "shop.later")
 
 

@@ -85,8 +85,7 @@ def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
             else:
                 spark_cluster.kill_one(harm, rng)
         past(drainer)
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
     drainer.wait_for(r"is lost, \d are left", 1)
     assert drainer.stop() == 0
 
@@ -109,8 +108,7 @@ def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
             orphans = kill_jvm(drainer)
             _, alive = psutil.wait_procs(orphans, 60)
             assert not alive, "Python workers outlive their JVM"
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
     drainer.wait_for(r"(?s)2 in all.*the Spark JVM has ended.*resident tasks")
     assert drainer.stop() == 0
 
@@ -133,6 +131,5 @@ def test_a_master_that_restarts_without_its_executors_is_asked_for_new_ones(
         drainer.wait_for("starting a new Spark session", 120)
         drainer.wait_for(r"(?s)starting a new Spark session.*2 in all", 150)
         past(drainer)
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
     assert drainer.stop() == 0

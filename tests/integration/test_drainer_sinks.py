@@ -24,8 +24,8 @@ def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
 ) -> None:
     drainer = replication.start(mariadb, pumps=3)
     writer = replication.begin()
-    drainer.wait_until(writer.transact(150))
-    replication.check()
+    writer.transact(150)
+    replication.check(drainer)
     # A DDL in the middle of the stream, rows of both schemas around it.
     writer.transact(20)
     writer.execute_ddl("ALTER TABLE shop.item ADD COLUMN extra INT DEFAULT 7 FIRST")
@@ -35,8 +35,8 @@ def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
     with replication.client.begin("shop") as txn:
         row = dict.fromkeys(("id", "code", "price", "sold", "note"))
         txn.delete("item", {**row, "id": 10**9, "code": "extra"})
-    drainer.wait_until(writer.transact(50))
-    replication.check()
+    writer.transact(50)
+    replication.check(drainer)
     # TRUNCATE gives the table a new id; what was in it must not come back.
     writer.execute_ddl("TRUNCATE TABLE shop.item")
     writer.items.clear()
@@ -52,8 +52,8 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
 ) -> None:
     drainer = replication.start(pumps=2)
     writer = replication.begin(seed=2)
-    drainer.wait_until(writer.transact(80))
-    replication.check()
+    writer.transact(80)
+    replication.check(drainer)
 
     pids = [child.pid for child in drainer.children()]
     assert len(pids) >= 3  # The JVM and two tasks.
@@ -67,8 +67,7 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
 
     writer.transact(40)
     drainer.start()
-    drainer.wait_until(writer.last_ts)
-    replication.check()
+    replication.check(drainer)
     assert _checkpoint(replication.path)["consistent"] is False
 
 
@@ -131,8 +130,8 @@ def test_a_killed_task_is_replaced_and_changes_nothing(replication: Replication)
     writer = replication.begin(seed=3)
     writer.transact(30)
     _task(drainer).kill()
-    drainer.wait_until(writer.transact(60))
-    replication.check()
+    writer.transact(60)
+    replication.check(drainer)
     drainer.wait_for("is lost")
 
 

@@ -142,8 +142,7 @@ def test_an_online_ddl_is_followed_without_its_copy_also_by_a_source_that_dies_i
         eventually(lambda: not source.is_running, LONG_S)
         assert source.wait() == -9
         source.start()
-        source.catch_up(server)
-        assert source.stop() == 0
+        source.finish(server)
     finally:
         source.kill()
     replica.follow()

@@ -49,8 +49,7 @@ def test_uuids_and_addresses_arrive_as_the_texts_that_the_server_shows(
         "ALTER TABLE shop.u ADD COLUMN later UUID DEFAULT '123e4567-e89b-12d3-a456-426655440000'",
         "INSERT INTO shop.u (id, n) VALUES (uuid(), 5)",
     )
-    rig.source.catch_up(server)
-    assert rig.source.stop() == 0
+    rig.source.finish(server)
     wanted = server.query(
         "SELECT CAST(id AS CHAR), CAST(f AS CHAR), CAST(s AS CHAR), n, CAST(later AS CHAR)"
         " FROM shop.u"
@@ -74,8 +73,7 @@ def test_rows_with_numbers_of_a_sequence_arrive_and_the_downstream_reserves_them
     )
     rig.source.catch_up(server)
     server.run("INSERT INTO shop.q (v) VALUES (3)")
-    rig.source.catch_up(server)
-    assert rig.source.stop() == 0
+    rig.source.finish(server)
     rig.check(server, "shop.q")
     catalog, queries = history(rig)
     found = catalog.table("shop", "s")
@@ -101,8 +99,7 @@ def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
         "SET STATEMENT lock_wait_timeout = 5 FOR ALTER TABLE shop.t RENAME COLUMN w TO x",
         "INSERT INTO shop.t VALUES (3, 'b', 7)",
     )
-    rig.source.catch_up(server)
-    assert rig.source.stop() == 0
+    rig.source.finish(server)
     rig.check(server)
     catalog, _ = history(rig)
     table = catalog.table("shop", "t")
@@ -132,8 +129,7 @@ def test_a_table_is_never_taken_for_one_whose_name_differs_by_letter_case_only(
     assert "shop.T and shop.t are two" in source.fails()["problem"]
     command.ask(["skip-table", "shop.T", "--status-addr", source.address])
     server.run("DROP TABLE shop.T", "INSERT INTO shop.t VALUES (2, 'b')")
-    source.catch_up(server)
-    assert source.stop() == 0
+    source.finish(server)
     rig.check(server)
 
 

@@ -52,8 +52,7 @@ def test_zero_dates_and_dates_with_zeros_come_out_as_they_are(
         "ALTER TABLE shop.z ADD COLUMN later DATE NOT NULL DEFAULT '0000-00-00'",
         "INSERT INTO shop.z (id) VALUES (5)",
     )
-    rig.source.catch_up(server)
-    assert rig.source.stop() == 0
+    rig.source.finish(server)
     wanted = server.query(
         "SELECT id, CAST(d AS CHAR), CAST(t AS CHAR), CAST(s AS CHAR), CAST(n AS CHAR), y + 0,"
         " CAST(later AS CHAR) FROM shop.z"
@@ -85,8 +84,7 @@ def test_timestamps_have_the_defaults_that_a_server_gives_them_unasked(
     cleared(server)
     server.run("SET explicit_defaults_for_timestamp = OFF", *IMPLICIT)
     rig.begin(server)
-    rig.source.catch_up(server)
-    assert rig.source.stop() == 0
+    rig.source.finish(server)
     catalog = Catalog()
     for job in History(rig.etcd).jobs():
         catalog.apply(job)
@@ -133,8 +131,7 @@ def test_ddl_of_a_temporary_table_leaves_the_table_alone_that_it_hides(
         "SET binlog_format = ROW",
         "INSERT INTO shop.hidden VALUES (2, 3)",
     )
-    rig.source.catch_up(server)
-    assert rig.source.stop() == 0
+    rig.source.finish(server)
     downstream = rig.downstream()
     assert downstream.rows("shop.hidden") == [(1, 2), (2, 3)]
     assert downstream.rows("shop.u") == [(1, None)]

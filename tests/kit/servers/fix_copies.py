@@ -78,6 +78,12 @@ class Trio:
         names = [copy.pump for copy in self.entry(pump).replicas]
         return next((each for each in self.pumps if each.node_id in names), None)
 
+    def other(self, pump: PumpProcess) -> PumpProcess:
+        """Return the Pump that has the copy of a log."""
+        found = self.holder(pump)
+        assert found is not None
+        return found
+
     def until_moved(self, pump: PumpProcess) -> None:
         """Wait until another disk is the primary of a log."""
         eventually(lambda: self.entry(pump).primary.pump != pump.node_id, WAIT_S)

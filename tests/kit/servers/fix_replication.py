@@ -91,7 +91,10 @@ class Replication(Nodes):
             self.add_pump()
         return self.add_drainer(**settings)
 
-    def check(self) -> None:
+    def check(self, drainer: DrainerProcess | None = None) -> None:
+        """Compare with the model, once the Drainer has all that was written."""
+        if drainer is not None:
+            drainer.wait_until(self.writer.last_ts)
         found = in_sqlite(self.path) if self._server is None else in_mariadb(self._server)
         assert found == self.writer.expected()
 

@@ -63,6 +63,11 @@ class SourceProcess(MysqlSource):
         """Wait until it has all that the server has."""
         eventually(lambda: self.has(server), LONG_S)
 
+    def finish(self, server: SqlServer) -> None:
+        """Stop it in order once it has all that the server has."""
+        self.catch_up(server)
+        assert self.stop() == 0
+
     def fails(self) -> dict[str, Any]:
         """Wait until it waits for an operator."""
         eventually(lambda: self.status().get("state") == "failed", LONG_S)
