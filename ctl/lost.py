@@ -64,7 +64,16 @@ class _Received(NamedTuple):
 def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
     _add_lost_pump(commands, shared)
     _add_adopt_log(commands, shared)
-    _add_lost_ddl(commands, shared)
+    command = commands.add_parser(
+        "lost-ddl",
+        parents=[shared],
+        help="give up a DDL that an etcd restored from a backup does not have",
+    )
+    command.add_argument("job", type=int, metavar="JOB", help="the job that the error names")
+    command.add_argument(
+        "--confirm", metavar="JOB", default="", help="the job once more, for scripts"
+    )
+    command.set_defaults(run=_lost_ddl)
 
 
 def _add_lost_pump(commands: Any, shared: argparse.ArgumentParser) -> None:
@@ -294,28 +303,17 @@ def _adopt_log(arguments: argparse.Namespace) -> int:
                 Code.NODE_STATE,
             )
         confirm(arguments, name, "let only this disk continue the log")
-        adopted = _adopted(arguments, entry, own)
+        if arguments.empty:
+            adopted = entry.begun_again(own, entry.copies, entry.copies_min)
+        else:
+            adopted = replace(entry, epoch=arguments.epoch, primary=own, replicas=(), eligible=(),
+                              needed=arguments.first, ids=(), mark=None)  # fmt: skip
         if entries.swap(name, revision, adopted) is None:
             raise Retryable(f"{LOGS}{name} has changed", Code.LOG_PUT_BACK)
     facts = {"node_id": name, "to": own.pump, "disk": own.disk, "epoch": adopted.epoch}
     how = "is re-initialised" if arguments.empty else "continues"
     show(arguments, facts, f"the log of {name} {how} on disk {own.disk} of {own.pump}")
     return 0
-
-
-def _adopted(arguments: argparse.Namespace, entry: LogEntry, own: Copy) -> LogEntry:
-    if arguments.empty:
-        return entry.begun_again(own, entry.copies, entry.copies_min)
-    return replace(
-        entry,
-        epoch=arguments.epoch,
-        primary=own,
-        replicas=(),
-        eligible=(),
-        needed=arguments.first,
-        ids=(),
-        mark=None,
-    )
 
 
 def _is_served(arguments: argparse.Namespace, status: NodeStatus) -> bool:
@@ -326,19 +324,6 @@ def _is_served(arguments: argparse.Namespace, status: NodeStatus) -> bool:
     except PenstockError:
         return False
     return bool(reply.node_id == status.node_id)
-
-
-def _add_lost_ddl(commands: Any, shared: argparse.ArgumentParser) -> None:
-    command = commands.add_parser(
-        "lost-ddl",
-        parents=[shared],
-        help="give up a DDL that an etcd restored from a backup does not have",
-    )
-    command.add_argument("job", type=int, metavar="JOB", help="the job that the error names")
-    command.add_argument(
-        "--confirm", metavar="JOB", default="", help="the job once more, for scripts"
-    )
-    command.set_defaults(run=_lost_ddl)
 
 
 def _lost_ddl(arguments: argparse.Namespace) -> int:

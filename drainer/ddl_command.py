@@ -89,7 +89,13 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
     config, _ = load_settings(flags, prog=f"penstock drainer ddl {verb}", required=DOWNSTREAM_KEYS)
-    commit_ts = _commit_ts(given[0]) if given else 0
+    if given and not given[0].isdecimal():
+        raise NeedsOperator(
+            f"{given[0]!r} is no commit_ts",
+            "`penstock drainer ddl list` shows it",
+            Code.COMMAND_INVALID,
+        )
+    commit_ts = int(given[0]) if given else 0
     security = Security(config.security)
     etcd = connect(config.etcd_urls, tls=security.etcd_tls)
     with closing(etcd):
@@ -138,16 +144,6 @@ def _decided(
 
 class _Busy(NeedsOperator):
     """A conflict that may be over within moments."""
-
-
-def _commit_ts(text: str) -> int:
-    if not text.isdecimal():
-        raise NeedsOperator(
-            f"{text!r} is no commit_ts",
-            "`penstock drainer ddl list` shows it",
-            Code.COMMAND_INVALID,
-        )
-    return int(text)
 
 
 # --- state -----------------------------------------------------------------------------------
@@ -383,7 +379,9 @@ def _list(state: _DownstreamState) -> list[str]:
     passed = _passed(state, tracker)
     for number, job in enumerate(coming[:_SHOWN_MAX]):
         override = state.overrides.get(job.finished_ts)
-        shown.append(_line(job) + (f"   [{override.describe()}]" if override else ""))
+        query = " ".join(job.query.split())[:200]
+        decided = f"   [{override.describe()}]" if override else ""
+        shown.append(f"{job.finished_ts}  {job.schema_name or '-'}  {query}{decided}")
         shown += _ways(tracker, job) if number == 0 else []
     ahead = {job.finished_ts for job in coming}
     for ts, override in sorted(state.overrides.items()):
@@ -424,10 +422,6 @@ def _facts(state: _DownstreamState) -> dict[str, Any]:
             for each, count in sorted(state.checkpoint.skipped.items())
         ],
     }
-
-
-def _line(job: DdlJob) -> str:
-    return f"{job.finished_ts}  {job.schema_name or '-'}  {' '.join(job.query.split())[:200]}"
 
 
 def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:

@@ -206,9 +206,11 @@ class Pages(Collector):
 
     async def status_page(self, names: Mapping[str, str]) -> Answer:
         own = self.status()
+        quiet_s = time.monotonic() - self.progress().changed_s
         page = {
             "PumpPos": dict(self.pumps.positions()),
-            "Synced": self._is_synced(),
+            # The downstream has everything and has been idle for a while.
+            "Synced": quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S,
             "LastTS": own.max_commit_ts,
             "TsMap": "",
             "LeftOut": [
@@ -218,10 +220,6 @@ class Pages(Collector):
             "self": facts_in(own),
         }
         return _json(page)
-
-    def _is_synced(self) -> bool:
-        quiet_s = time.monotonic() - self.progress().changed_s
-        return quiet_s >= self.synced_check_s and self.lag_s() < _SYNCED_BELOW_S
 
     async def commit_ts(self, names: Mapping[str, str]) -> Answer:
         return _message("get commit_ts success!", _OK, {"ts": self.progress().checkpoint.commit_ts})

@@ -419,7 +419,14 @@ def _concerns(state: ClusterState, seen: Observation) -> Iterator[Concern]:
     for pump in state.pumps:
         yield from _pump_concerns(pump)
     for source in state.sources:
-        yield from _source_concerns(source)
+        if source.level >= Level.WATCH:
+            yield Concern(
+                level=source.level,
+                title=f"Source {source.name}: {source.word}",
+                detail=source.problem or source.why,
+                remedy="" if source.choices else source.hint,
+                choices=source.choices,
+            )
     listing = seen.listing or Listing()
     for problem in listing.problems:
         yield Concern(level=Level.WATCH, title="An entry in etcd cannot be read", detail=problem)
@@ -532,18 +539,6 @@ def _pump_concerns(pump: PumpNode) -> Iterator[Concern]:
         remedy = "make room on its volume; what it keeps is needed by a Drainer, see below"
     title = f"Pump {pump.name}: {pump.word}"
     yield Concern(level=pump.level, title=title, detail=pump.why, remedy=remedy)
-
-
-def _source_concerns(source: SourceNode) -> Iterator[Concern]:
-    if source.level < Level.WATCH:
-        return
-    yield Concern(
-        level=source.level,
-        title=f"Source {source.name}: {source.word}",
-        detail=source.problem or source.why,
-        remedy="" if source.choices else source.hint,
-        choices=source.choices,
-    )
 
 
 # --- purging, skipped rows, logged problems ------------------------------------------------------

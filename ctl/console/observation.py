@@ -177,7 +177,10 @@ class Track:
     def last(self, now_s: float, slots: int) -> list[float | None]:
         """Return the last slots up to now, oldest first; None for a slot without a value."""
         end = int(now_s / STEP_S)
-        return [self._at(slot) for slot in range(end - min(slots, SLOTS) + 1, end + 1)]
+        shown = range(end - min(slots, SLOTS) + 1, end + 1)
+        held = range(self._last - SLOTS + 1, self._last + 1)
+        found = [self._values[slot % SLOTS] if slot in held else _NOTHING for slot in shown]
+        return [None if value != value else value for value in found]  # NaN differs from itself.
 
     def now(self, now_s: float) -> float | None:
         """Return the current value: the mean of the last slots that have a value."""
@@ -186,12 +189,6 @@ class Track:
 
     def is_over(self, now_s: float) -> bool:
         return int(now_s / STEP_S) - self._last >= SLOTS
-
-    def _at(self, slot: int) -> float | None:
-        if not self._last - SLOTS < slot <= self._last:
-            return None
-        value = self._values[slot % SLOTS]
-        return None if value != value else value  # NaN differs from itself.
 
 
 class Chronicle:

@@ -156,7 +156,15 @@ class Poller:
             while True:
                 began_s = time.monotonic()
                 try:
-                    self._note(node, _own(name, await ask()))
+                    facts = await ask()
+                    said = facts.get("node_id", facts.get("source"))
+                    if said != name:
+                        raise NeedsOperator(
+                            f"at its address answers {said!r}",
+                            "its address in etcd is stale: restart it",
+                            Code.NODE_OTHER,
+                        )
+                    self._note(node, facts)
                 except PenstockError as error:
                     self._fail(node, str(error))
                 except Exception as error:  # It concerns one node; the others must continue.
@@ -196,17 +204,6 @@ class Poller:
             problem=one_line(problem),
             silent_since_s=before.silent_since_s or time.time(),
         )
-
-
-def _own(name: str, facts: Facts) -> Facts:
-    said = facts.get("node_id", facts.get("source"))
-    if said != name:
-        raise NeedsOperator(
-            f"at its address answers {said!r}",
-            "its address in etcd is stale: restart it",
-            Code.NODE_OTHER,
-        )
-    return facts
 
 
 async def _status(stub: Any, address: str) -> Facts:

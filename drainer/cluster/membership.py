@@ -100,7 +100,14 @@ class Membership:
                 await asyncio.sleep(_TIME_RETRY_S)
             else:
                 if checkpoint_ts > ts:
-                    raise _ahead(checkpoint_ts, ts)
+                    raise NeedsOperator(
+                        f"the checkpoint {checkpoint_ts} is ahead of the cluster, whose newest"
+                        f" timestamp is {ts}: what commits in ({ts}, {checkpoint_ts}] would be left"
+                        " out",
+                        "the checkpoint is damaged or another cluster's, or etcd was put back: put"
+                        " the commitTS right up to which the downstream has everything",
+                        Code.CHECKPOINT_CLUSTER,
+                    )
                 self._known = (ts, time.monotonic())
                 await asyncio.sleep(_TIME_EVERY_S)
 
@@ -262,16 +269,6 @@ class Membership:
         )
 
 
-def _ahead(checkpoint_ts: int, now_ts: int) -> NeedsOperator:
-    return NeedsOperator(
-        f"the checkpoint {checkpoint_ts} is ahead of the cluster, whose newest timestamp is"
-        f" {now_ts}: what commits in ({now_ts}, {checkpoint_ts}] would be left out",
-        "the checkpoint is damaged or another cluster's, or etcd was put back: put the "
-        "commitTS right up to which the downstream has everything",
-        Code.CHECKPOINT_CLUSTER,
-    )
-
-
 _TTL_S = 3
 _EVERY_S = 0.5
 
@@ -317,7 +314,9 @@ class Presence:
                 is_reported = False
             except PenstockError as error:
                 if not is_reported:
-                    log.warning("etcd does not list this Drainer as %s: %s", self._what(), error)
+                    is_standby = isinstance(self._current(), Standby)
+                    what = "a standby" if is_standby else "its downstream's writer"
+                    log.warning("etcd does not list this Drainer as %s: %s", what, error)
                 is_reported = True
             await set_within(self._ending, _EVERY_S)
 
@@ -331,6 +330,3 @@ class Presence:
         if text != self._listed:
             self._lease.put(key_of(entry, self._writer), text)
             self._listed = text
-
-    def _what(self) -> str:
-        return "a standby" if isinstance(self._current(), Standby) else "its downstream's writer"

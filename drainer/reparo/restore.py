@@ -216,12 +216,11 @@ class Restore:
     def _target(self, schema: str, name: str) -> Target | None:
         """Return the target of rows, the same object until a DDL; None without a target."""
         if (schema, name) not in self._targets:
-            self._targets[schema, name] = self._looked_up(schema, name)
+            is_replicated = self._rules.is_replicated(schema, name)
+            self._targets[schema, name] = self._known(schema, name) if is_replicated else None
         return self._targets[schema, name]
 
-    def _looked_up(self, schema: str, name: str) -> Target | None:
-        if not self._rules.is_replicated(schema, name):
-            return None
+    def _known(self, schema: str, name: str) -> Target:
         table = self._catalog.table(schema, name)
         if table is None:
             raise NeedsOperator(
@@ -284,7 +283,10 @@ class Restore:
 
     def _read_schema(self, path: Path) -> None:
         schema: str | None = None
-        for query in _statements(path.read_text(encoding="utf-8")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        text = "\n".join(line for line in lines if not line.startswith(("--", "/*")))
+        # Each statement of a dump is ended by a semicolon at the end of a line.
+        for query in filter(None, map(str.strip, re.split(r";\s*$", text, flags=re.MULTILINE))):
             used = re.fullmatch(r"use\s+`?((?:[^`]|``)+?)`?", query, re.IGNORECASE)
             if used is not None:
                 schema = used[1].replace("``", "`")
@@ -334,14 +336,6 @@ def split_use(text: str) -> tuple[str | None, str]:
     schema = None if found is None else found[1].replace("``", "`")
     query = text if found is None else text[found.end() :]
     return schema, query.strip().rstrip(";").strip()
-
-
-def _statements(text: str) -> Iterator[str]:
-    """Yield a dump's statements, each ended by a semicolon at the end of a line."""
-    lines = [line for line in text.splitlines() if not line.startswith(("--", "/*"))]
-    for each in re.split(r";\s*$", "\n".join(lines), flags=re.MULTILINE):
-        if each.strip():
-            yield each.strip()
 
 
 def _zone(config: ReparoConfig, held: HeldChanges) -> timedelta:

@@ -127,7 +127,10 @@ class Drift:
         columns = tuple(c for c in table.columns if c.id not in self.columns)
         places = {c.name.lower(): i for i, c in enumerate(columns)}
         indexes = tuple(
-            replace(index, columns=tuple(_at(part, places) for part in index.columns))
+            replace(
+                index,
+                columns=tuple(replace(p, offset=places[p.name.lower()]) for p in index.columns),
+            )
             for index in (*self._indexes(table), *self._kept(table))
             if not (index.primary and self.key_ts)
         )
@@ -236,10 +239,6 @@ def compared(
         indexes={i.id: earlier.indexes.get(i.id, override_ts) for i in lacking},
         kept=tuple(kept),
     )
-
-
-def _at(part: IndexColumn, places: Mapping[str, int]) -> IndexColumn:
-    return replace(part, offset=places[part.name.lower()])
 
 
 def _body(index: IndexInfo) -> tuple[object, ...]:

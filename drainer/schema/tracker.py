@@ -275,7 +275,10 @@ class SchemaTracker:
         trial = self.copy() if self.drifts or override is not None else self
         tracked = trial._track(job, override)
         if trial is not self:
-            self._take_over(trial)
+            self.catalog, self.drifts = trial.catalog, trial.drifts
+            self.absent_schemas, self.blind_ts = trial.absent_schemas, trial.blind_ts
+            self._versions, self._gone = trial._versions, trial._gone
+            self._doubtful, self._rows_moved = trial._doubtful, trial._rows_moved
         if self.rules.is_fenced:
             self.catalog.version = job.schema_version
         self._last = job
@@ -309,12 +312,6 @@ class SchemaTracker:
                 del self.absent_schemas[name]
         self.blind_ts = 0 if self.blind_ts == override_ts else self.blind_ts
         return taken
-
-    def _take_over(self, other: SchemaTracker) -> None:
-        self.catalog, self.drifts = other.catalog, other.drifts
-        self.absent_schemas, self.blind_ts = other.absent_schemas, other.blind_ts
-        self._versions, self._gone = other._versions, other._gone
-        self._doubtful, self._rows_moved = other._doubtful, other._rows_moved
 
     def _settle(self, schema_version: int) -> None:
         """Follow jobs that turn out to precede the start of the stream."""

@@ -141,12 +141,6 @@ def translation() -> Translation:
 _PASSWORD, _ENCRYPTED = "syncer.to.password", "syncer.to.encrypted_password"
 
 
-def _one_password(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a file's keys with one password; a non-empty encrypted one takes precedence."""
-    other = _PASSWORD if values.get(_ENCRYPTED) else _ENCRYPTED
-    return {key: value for key, value in values.items() if key != other}
-
-
 def load_settings(
     argv: Sequence[str],
     *,
@@ -160,13 +154,19 @@ def load_settings(
     `NeedsOperator` as `read_settings` does.
     """
     translated = translation()
+
+    def rewritten(values: dict[str, Any]) -> dict[str, Any]:
+        # A password that is not empty and encrypted takes precedence.
+        other = _PASSWORD if values.get(_ENCRYPTED) else _ENCRYPTED
+        return translated.document({key: v for key, v in values.items() if key != other})
+
     config = read_settings(
         DrainerConfig,
         translated.arguments(argv),
         prog=prog,
         env_prefix=PREFIX,
         env=translated.environment(os.environ if env is None else env),
-        rewrite=lambda values: translated.document(_one_password(values)),
+        rewrite=rewritten,
         required=required,
     )
     return config, translated.notes

@@ -29,7 +29,7 @@ from enum import Enum
 
 from penstock.codes import Code
 from penstock.ddl import SchemaChange
-from penstock.ddl.syntax.lexer import Kind, Token, read
+from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.filters.settings import EventRule
 from penstock.filters.table_lists import Matches, regex, wildcard
@@ -107,13 +107,13 @@ def ddl_words(query: str) -> str:
         tokens = read(query).tokens
     except NeedsOperator:
         return ""
-    return " ".join(_shown(token) for token in tokens if token.kind is not Kind.END)
-
-
-def _shown(token: Token) -> str:
-    if token.kind is Kind.WORD:
-        return token.text.upper()
-    return token.text if token.kind is Kind.SIGN else "_"
+    shown = []
+    for token in tokens:
+        if token.kind is Kind.WORD:
+            shown.append(token.text.upper())
+        elif token.kind is not Kind.END:
+            shown.append(token.text if token.kind is Kind.SIGN else "_")
+    return " ".join(shown)
 
 
 def _kinds(change: SchemaChange, words: str) -> Iterator[set[str]]:

@@ -154,7 +154,11 @@ class Router:
         """
         found = self._known.get((schema, table))
         if found is None:
-            found = self._known[schema, table] = self._found(schema, table)
+            route = self._matching(schema, table)
+            found = schema, table
+            if route is not None:
+                found = route.target_schema, (table and (route.target_table or table))
+            self._known[schema, table] = found
         return found
 
     def is_routed(self, schema: str, table: str) -> bool:
@@ -197,12 +201,6 @@ class Router:
             return ()
         names = {"table": table, "schema": schema, "source": self._source_id}
         return tuple((each.column, each.value(names)) for each in route.extractions)
-
-    def _found(self, schema: str, table: str) -> tuple[str, str]:
-        route = self._matching(schema, table)
-        if route is None:
-            return schema, table
-        return route.target_schema, (table and (route.target_table or table))
 
     def _matching(self, schema: str, table: str) -> _Route | None:
         here = [route for route in self._routes if route.schema(schema)]

@@ -68,10 +68,6 @@ def _substring(text: str, *places: Number | str) -> str:
     return text[begin : begin + length]
 
 
-def _left(text: str, count: str) -> str:
-    return text[: max(int(float(count)), 0)]
-
-
 def _right(text: str, count: str) -> str:
     wanted = max(int(float(count)), 0)
     return text[len(text) - min(wanted, len(text)) :]
@@ -84,10 +80,6 @@ def _locate(wanted: str, text: str, start: str = "1") -> int:
 
 def _rounded(rounding: Callable[[Any], int]) -> Callable[[Number], Number]:
     return lambda number: float(rounding(number)) if isinstance(number, float) else rounding(number)
-
-
-def _sign(number: Number) -> int:
-    return (number > 0) - (number < 0)
 
 
 def remainder(left: Number, right: Number) -> Number | None:
@@ -115,15 +107,11 @@ def _time_part(divisor: int, modulus: int) -> Callable[[str], int | None]:
     return part
 
 
-def _date(text: str) -> str | None:
-    return text[:10] if is_real_day(text) else None
-
-
 _TEXT, _NUMBER, _MOMENT = SqlKind.TEXT, SqlKind.NUMBER, SqlKind.MOMENT
 
 FUNCTIONS: dict[str, Function] = {
     "CONCAT": Function(lambda *texts: "".join(texts), _TEXT, _TEXT, 1, 99),
-    "LEFT": Function(_left, _TEXT, _TEXT, 2, 2),
+    "LEFT": Function(lambda text, n: text[: max(int(float(n)), 0)], _TEXT, _TEXT, 2, 2),
     "RIGHT": Function(_right, _TEXT, _TEXT, 2, 2),
     "SUBSTRING": Function(_substring, _TEXT, _TEXT, 2, 3),
     "LOWER": Function(str.lower, _TEXT, _TEXT, 1, 1),
@@ -138,11 +126,11 @@ FUNCTIONS: dict[str, Function] = {
     "LOCATE": Function(_locate, _TEXT, _NUMBER, 2, 3),
     "INSTR": Function(lambda text, wanted: _locate(wanted, text), _TEXT, _NUMBER, 2, 2),
     "ABS": Function(abs, _NUMBER, _NUMBER, 1, 1),
-    "SIGN": Function(_sign, _NUMBER, _NUMBER, 1, 1),
+    "SIGN": Function(lambda n: (n > 0) - (n < 0), _NUMBER, _NUMBER, 1, 1),
     "FLOOR": Function(_rounded(math.floor), _NUMBER, _NUMBER, 1, 1),
     "CEIL": Function(_rounded(math.ceil), _NUMBER, _NUMBER, 1, 1),
     "MOD": Function(remainder, _NUMBER, _NUMBER, 2, 2),
-    "DATE": Function(_date, _MOMENT, _MOMENT, 1, 1),
+    "DATE": Function(lambda text: text[:10] if is_real_day(text) else None, _MOMENT, _MOMENT, 1, 1),
     "YEAR": Function(_day_part(0, 4), _MOMENT, _NUMBER, 1, 1),
     "MONTH": Function(_day_part(5, 7), _MOMENT, _NUMBER, 1, 1),
     "DAY": Function(_day_part(8, 10), _MOMENT, _NUMBER, 1, 1),
@@ -162,10 +150,6 @@ def _sum(left: Number, right: Number) -> Number:
     if isinstance(left, int) and isinstance(right, int):
         return left + right
     return CONTEXT.add(Decimal(left), Decimal(right))
-
-
-def _difference(left: Number, right: Number) -> Number:
-    return _sum(left, -right)
 
 
 def _product(left: Number, right: Number) -> Number:
@@ -211,7 +195,7 @@ def _arithmetic(run: Callable[[Number, Number], Number | None]) -> Callable[[Seq
 
 ARITHMETIC: dict[str, Callable[[Sequence[Term]], Term]] = {
     "+": _arithmetic(_sum),
-    "-": _arithmetic(_difference),
+    "-": _arithmetic(lambda left, right: _sum(left, -right)),
     "*": _arithmetic(_product),
     "/": _arithmetic(_quotient),
     "DIV": _arithmetic(_whole_quotient),
