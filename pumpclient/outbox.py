@@ -215,7 +215,6 @@ class OutboxTransaction:
             raise self._interrupt
 
     def _decide(self, commit_ts: int) -> None:
-        """Commit in the database, which decides the transaction's outcome."""
         connection = _driver_connection(self._connection)
         if not outbox.in_transaction(connection):
             raise NeedsOperator(

@@ -179,7 +179,6 @@ class PumpWriter:
         return False
 
     def _call_by_call(self, channel: Channel) -> tuple[CallFailed | None, list[PendingWrite]]:
-        """Send each binlog in a separate call, a window of calls at a time."""
         channel.start()
         windows = _Windows()
         in_flight = InFlight(windows)

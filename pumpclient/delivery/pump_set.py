@@ -330,7 +330,6 @@ class Pumps:
 
     @property
     def all(self) -> Sequence[Pump]:
-        """Every Pump ever listed."""
         with self._lock:
             return list(self._pumps.values())
 

@@ -227,7 +227,6 @@ def _encode_parts(keys: list[bytes], items: list[tuple[int, bytes]]) -> bytes:
 
 
 def length(data: bytes, at: int) -> int:
-    """Return how many bytes the JSON at `at` takes, its type byte counted."""
     if at >= len(data):
         raise damaged(f"a JSON value is missing at byte {at}")
     return 1 + _body_length(data, data[at], at + 1)

@@ -98,7 +98,6 @@ def read_int_comparable(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_uint_comparable(data: bytes, at: int) -> tuple[int, int]:
-    """Read eight big-endian bytes."""
     raw, at = take(data, at, 8)
     value: int = _U64.unpack(raw)[0]
     return value, at

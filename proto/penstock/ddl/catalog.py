@@ -111,7 +111,6 @@ class Catalog:
         return other
 
     def schemas(self) -> tuple[SchemaInfo, ...]:
-        """Return all schemas, in the order of their creation."""
         return tuple(self._schemas.values())
 
     def schema(self, name: str) -> SchemaInfo | None:

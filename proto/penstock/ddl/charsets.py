@@ -193,7 +193,6 @@ def collation_name(number: int, *, is_mariadb: bool = False) -> str:
 
 
 def charset_of_collation(name: str) -> str:
-    """Return the charset that a collation's name starts with."""
     return name.split("_", 1)[0]
 
 

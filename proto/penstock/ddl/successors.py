@@ -35,7 +35,6 @@ def successors(job: DdlJob, before: TableInfo, after: TableInfo) -> dict[int, in
 
 
 def adopted(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
-    """Return `before` with the ids that its columns have in `after`."""
     ids = successors(job, before, after)
     if not ids:
         return before

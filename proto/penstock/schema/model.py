@@ -212,11 +212,9 @@ class TableInfo:
 
     @property
     def kind(self) -> str:
-        """The SQL kind: TABLE, VIEW or SEQUENCE."""
         return "VIEW" if self.is_view else "SEQUENCE" if self.is_sequence else "TABLE"
 
     def column(self, name: str) -> ColumnInfo | None:
-        """Return the column of that name, ignoring case."""
         wanted = name.lower()
         return next((c for c in self.columns if c.name.lower() == wanted), None)
 

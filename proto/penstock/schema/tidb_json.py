@@ -105,7 +105,6 @@ _NOTHING_LEFT = {
 
 
 def table_to_json(table: TableInfo) -> Json:
-    """Return a table in the shape of TiDB's `TableInfo`."""
     written: Json = {
         "id": table.id,
         "name": name_to_json(table.name),
@@ -149,7 +148,6 @@ def table_from_json(fields: Mapping[str, Any]) -> TableInfo:
 
 
 def job_to_json(job: DdlJob) -> Json:
-    """Return a DDL job in the shape of TiDB's history job."""
     written: Json = {
         "id": job.id,
         "type": int(job.type),
@@ -408,7 +406,6 @@ def _partition_ids(fields: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def schema_to_json(schema: SchemaInfo) -> Json:
-    """Return a database in the shape of TiDB's `DBInfo`."""
     return {
         "id": schema.id,
         "db_name": name_to_json(schema.name),

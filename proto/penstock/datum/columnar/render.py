@@ -28,7 +28,6 @@ Matrix = np.ndarray[Any, np.dtype[np.uint8]]
 
 @cache
 def _quads() -> Bytes:
-    """Return the four digits of every number below 10,000."""
     numbers = np.arange(10_000)
     digits = [numbers // 1000, numbers // 100 % 10, numbers // 10 % 10, numbers % 10]
     quads: Bytes = (np.stack(digits, axis=1) + _ZERO).astype(np.uint8)
@@ -165,7 +164,6 @@ Rendered = tuple[pa.Array, Mask | None]
 
 
 def is_unsigned(column: ColumnInfo) -> bool:
-    """True when the column's stored values are uint64."""
     return column.tp in _UNSIGNED_TYPES or column.is_unsigned
 
 

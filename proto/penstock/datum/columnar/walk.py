@@ -384,7 +384,6 @@ class Walk:
             self._break(_ALL, nothing)
 
     def skip_empty(self) -> None:
-        """Step over the zero byte that stands for a row without columns."""
         alone = np.flatnonzero(self.at + 1 == self._end)
         empty = alone[self._data.bytes[self.at[alone]] == 0]
         self.at[empty] += 1

@@ -325,7 +325,6 @@ def fraction_digits(column: ColumnInfo) -> int:
 
 
 def decimal_size(column: ColumnInfo) -> tuple[int, int]:
-    """Return precision and scale of a DECIMAL column."""
     if column.flen <= 0:
         return DECIMAL_DEFAULT
     return column.flen, max(column.decimal, 0)

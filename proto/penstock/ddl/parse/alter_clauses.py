@@ -30,7 +30,6 @@ from penstock.ddl.tables.default_values import NATIVE_ZEROS
 
 
 def alter_table(cur: Cursor) -> ast.AlterTable:
-    """Read the rest of an ALTER TABLE."""
     absent = cur.if_exists()
     ref = cur.table_ref()
     cur.waits()

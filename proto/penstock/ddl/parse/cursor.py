@@ -184,7 +184,6 @@ class Cursor:
         return text
 
     def listed(self, read: Callable[[], T]) -> tuple[T, ...]:
-        """Read one or more items, separated by commas."""
         found = [read()]
         while self.take_sign(","):
             found.append(read())

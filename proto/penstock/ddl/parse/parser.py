@@ -281,7 +281,6 @@ def _table_elements(
 
 
 def _period(cur: Cursor) -> tuple[str, ...]:
-    """Read MariaDB's PERIOD FOR name (a, b); return the names."""
     before = cur.source.tokens[cur.at - 1]
     start = before.start if before.text == "," else cur.token.start
     cur.expect("PERIOD", "FOR")

@@ -52,7 +52,6 @@ def take_period(cur: Cursor) -> tuple[str, ...] | None:
 
 
 def take_clause(cur: Cursor) -> bool:
-    """Skip the table option WITH SYSTEM VERSIONING and omit it."""
     return cur.dropped("WITH", "SYSTEM", "VERSIONING")
 
 

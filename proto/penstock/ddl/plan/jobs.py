@@ -79,7 +79,6 @@ class Jobs:
         return wanted
 
     def schema(self, name: str | None) -> SchemaInfo:
-        """Return the schema of that name, or raise NeedsOperator."""
         wanted = self.schema_name(name)
         found = self.catalog.schema(wanted)
         if found is None:
@@ -90,7 +89,6 @@ class Jobs:
         return self.catalog.table(self.schema_name(ref.schema), ref.name)
 
     def table(self, ref: TableRef) -> tuple[SchemaInfo, TableInfo]:
-        """Return the table or view and its schema, or raise NeedsOperator."""
         schema = self.schema(ref.schema)
         table = self.catalog.table(schema.name, ref.name)
         if table is None:

@@ -172,7 +172,6 @@ class _Plan(Jobs):
             self.emit_drop(tuple(dropped.values()))
 
     def _make_room(self, schema: SchemaInfo, name: str) -> None:
-        """Drop the table that the statement replaces, if it exists."""
         found = self.catalog.table(schema.name, name)
         if found is not None and not found.is_view:
             self.emit_drop(((schema.name, found),))
@@ -247,7 +246,6 @@ class _Plan(Jobs):
             self.emit(DdlType.RENAME_TABLES, owner, query, tables=tables)
 
     def _replace_index(self, statement: ast.IndexStatement) -> None:
-        """Drop the index that the statement replaces, if it exists."""
         operation = statement.operation
         if not statement.or_replace or not isinstance(operation, ast.KeyDef):
             return

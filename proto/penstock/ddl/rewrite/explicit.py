@@ -58,7 +58,6 @@ def collate_edits(given: ast.CharsetClause, collation_of: CollationOf = our_own)
 
 
 def option_edits(options: ast.TableOptions, table: TableInfo) -> list[ast.Edit]:
-    """Return the clauses that make a new table's character set explicit."""
     given = options.charset
     if given.says_nothing:
         clause = f" DEFAULT CHARSET={table.charset} COLLATE={table.collate}"

@@ -112,7 +112,6 @@ class TableBuilder:
 
     @classmethod
     def of(cls, table: TableInfo, context: DdlContext | None = None) -> TableBuilder:
-        """Return a builder that would finish as this table."""
         builder = cls(
             table=table,
             context=context,
@@ -151,12 +150,10 @@ class TableBuilder:
         return sum(part_bytes(c, length) for c, length in columns) > KEY_BYTES_MAX
 
     def column(self, name: str) -> ColumnInfo | None:
-        """Return the column of that name, ignoring case."""
         wanted = name.lower()
         return next((c for c in self.columns if c.name.lower() == wanted), None)
 
     def key(self, name: str) -> KeyBuilder | None:
-        """Return the key of that name, ignoring case."""
         wanted = name.lower()
         return next((k for k in self.keys if k.name.lower() == wanted), None)
 
