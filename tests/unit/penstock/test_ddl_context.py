@@ -1,7 +1,10 @@
 """The session of a DDL survives JSON, and says what its CURRENT_TIMESTAMP was."""
 
 import json
+import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -9,7 +12,16 @@ from hypothesis import strategies as st
 
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Malformed
-from penstock.schema.ddl_context import ROUNDS, DdlContext, modes_of, offset_text, zone_named
+from penstock.schema.ddl_context import (
+    ROUNDS,
+    SHOWN_SQL,
+    DdlContext,
+    modes_of,
+    offset_text,
+    shows,
+    zone_named,
+    zone_shown,
+)
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import job_from_json, job_to_json
 from tests.unit.penstock.ddl_session import DdlSession
@@ -111,3 +123,37 @@ def test_older_rows_read_as_the_time_of_the_event_in_its_sessions_zone() -> None
 def test_without_a_context_they_read_as_the_time_of_the_job_in_utc() -> None:
     utc = ["2020-09-13 12:26:40", "2020-09-13 12:26:40", "2020-09-13 12:26:40.000"]
     assert _filled(None) == utc
+
+
+MOMENTS = [int(text) for text in re.findall(r"\((\d+)\)", SHOWN_SQL)]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def row(name: str) -> list[datetime]:
+    zone = ZoneInfo(name)
+    return [(EPOCH + timedelta(seconds=at)).astimezone(zone).replace(tzinfo=None) for at in MOMENTS]
+
+
+@pytest.mark.parametrize(("name", "found"), [("UTC", "+00:00"), ("Etc/GMT-3", "+03:00")])
+def test_a_zone_without_changes_is_an_offset(name: str, found: str) -> None:
+    assert zone_shown(row(name)) == found
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Asia/Shanghai"])
+def test_a_zone_is_found_by_what_it_shows(name: str) -> None:
+    found = zone_shown(row(name), "CET")
+    assert found is not None
+    assert row(found) == row(name)
+    assert shows(row(name), name)
+    assert not shows(row(name), "Australia/Lord_Howe")
+
+
+def test_the_likely_name_is_tried_first() -> None:
+    assert zone_shown(row("Europe/Berlin"), "Europe/Berlin") == "Europe/Berlin"
+
+
+def test_a_zone_of_no_known_rules_has_no_name() -> None:
+    strange = row("UTC")
+    strange[7] += timedelta(minutes=7)
+    assert zone_shown(strange) is None
+    assert not shows(strange, "Europe/Nowhere")

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.ddl.charsets import collation_name, full_name, pads
-from penstock.ddl.rewrite.explicit import SessionCollations, explicit
+from penstock.ddl.rewrite.explicit import SessionCollations, explicit, explicit_timestamps
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.transactions import StatusVariables, decode_status
 from pumpclient.mysql.gtid import Flavor
@@ -169,3 +169,22 @@ def test_collations_have_the_names_that_servers_give_them() -> None:
         "binary", "utf8mb4_0900_ai_ci", "utf8mb4_0900_bin", "utf8mb4_nopad_bin",
         "utf8mb4_unicode_520_nopad_ci", "utf8mb4_uca1400_nopad_ai_ci",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        ("CREATE TABLE t (a TIMESTAMP, b TIMESTAMP(3) DEFAULT NULL, c DATETIME)",
+         "CREATE TABLE t (a TIMESTAMP NULL, b TIMESTAMP(3) NULL DEFAULT NULL, c DATETIME)"),
+        ("ALTER TABLE t ADD a TIMESTAMP NOT NULL",
+         "ALTER TABLE t ADD a TIMESTAMP DEFAULT '0000-00-00 00:00:00' NOT NULL"),
+        ("ALTER TABLE t MODIFY a TIMESTAMP DEFAULT '2020-01-01 00:00:00', DROP b",
+         "ALTER TABLE t MODIFY a TIMESTAMP NULL DEFAULT '2020-01-01 00:00:00', DROP b"),
+        ("ALTER TABLE t CHANGE a b TIMESTAMP NOT NULL DEFAULT NOW()",
+         "ALTER TABLE t CHANGE a b TIMESTAMP NOT NULL DEFAULT NOW()"),
+        ("CREATE TABLE t (a TIMESTAMP NULL)", "CREATE TABLE t (a TIMESTAMP NULL)"),
+        ("DROP TABLE t", "DROP TABLE t"),
+    ],
+)  # fmt: skip
+def test_a_column_is_what_its_definition_says(sql: str, wanted: str) -> None:
+    assert explicit_timestamps(sql) == wanted
