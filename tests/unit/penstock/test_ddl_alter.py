@@ -162,30 +162,23 @@ def test_a_new_table_charset_is_for_new_columns_only() -> None:
 @pytest.mark.parametrize(
     ("operation", "tp"),
     [
-        ("ADD z INT", DdlType.ADD_COLUMN),
-        ("ADD z INT UNIQUE", DdlType.MULTI_SCHEMA_CHANGE),
-        ("ADD (z INT, y INT)", DdlType.MULTI_SCHEMA_CHANGE),
-        ("DROP c", DdlType.DROP_COLUMN),
-        ("MODIFY c TEXT", DdlType.MODIFY_COLUMN),
-        ("CHANGE c d TEXT", DdlType.MODIFY_COLUMN),
-        ("RENAME COLUMN c TO d", DdlType.MODIFY_COLUMN),
-        ("ADD INDEX (a)", DdlType.ADD_INDEX),
+        ("ADD z INT", DdlType.ADD_COLUMN), ("ADD z INT UNIQUE", DdlType.MULTI_SCHEMA_CHANGE),
+        ("ADD (z INT, y INT)", DdlType.MULTI_SCHEMA_CHANGE), ("DROP c", DdlType.DROP_COLUMN),
+        ("MODIFY c TEXT", DdlType.MODIFY_COLUMN), ("CHANGE c d TEXT", DdlType.MODIFY_COLUMN),
+        ("RENAME COLUMN c TO d", DdlType.MODIFY_COLUMN), ("ADD INDEX (a)", DdlType.ADD_INDEX),
         ("ADD UNIQUE (b), ALGORITHM=INPLACE, LOCK=NONE", DdlType.ADD_INDEX),
-        ("DROP INDEX u", DdlType.DROP_INDEX),
-        ("DROP CONSTRAINT u", DdlType.DROP_INDEX),
+        ("DROP INDEX u", DdlType.DROP_INDEX), ("DROP CONSTRAINT u", DdlType.DROP_INDEX),
         ("RENAME INDEX u TO v", DdlType.RENAME_INDEX),
         ("DROP PRIMARY KEY", DdlType.DROP_PRIMARY_KEY),
         ("DROP INDEX `primary`", DdlType.DROP_PRIMARY_KEY),
-        ("ALTER a SET DEFAULT 3", DdlType.SET_DEFAULT),
-        ("COMMENT 'x'", DdlType.TABLE_COMMENT),
+        ("ALTER a SET DEFAULT 3", DdlType.SET_DEFAULT), ("COMMENT 'x'", DdlType.TABLE_COMMENT),
         ("CHARSET utf8", DdlType.MODIFY_TABLE_CHARSET),
         ("CONVERT TO CHARACTER SET utf8", DdlType.MODIFY_TABLE_CHARSET),
-        ("RENAME TO u", DdlType.RENAME_TABLE),
-        ("ENGINE=InnoDB", DdlType.MULTI_SCHEMA_CHANGE),
+        ("RENAME TO u", DdlType.RENAME_TABLE), ("ENGINE=InnoDB", DdlType.MULTI_SCHEMA_CHANGE),
         ("ADD z INT, DROP c", DdlType.MULTI_SCHEMA_CHANGE),
         ("ADD z INT, RENAME TO u", DdlType.MULTI_SCHEMA_CHANGE),
     ],
-)
+)  # fmt: skip
 def test_an_alter_is_one_job_of_the_right_type(operation: str, tp: DdlType) -> None:
     session = DdlSession(BASE)
     assert [job.type for job in session.run(f"ALTER TABLE t {operation}")] == [tp]

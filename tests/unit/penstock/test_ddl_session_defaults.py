@@ -75,19 +75,15 @@ def test_a_time_that_a_zone_has_twice_or_never_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("definition", "text"),
     [
-        ("INT DEFAULT (((1)))", "1"),
-        ("INT DEFAULT (--1)", "1"),
-        ("INT DEFAULT - 1", "-1"),
+        ("INT DEFAULT (((1)))", "1"), ("INT DEFAULT (--1)", "1"), ("INT DEFAULT - 1", "-1"),
         ("VARCHAR(9) DEFAULT ((_latin1'x'))", "x"),
-        ("TIME DEFAULT (((TIME'10:20:30')))", "10:20:30"),
-        ("BLOB DEFAULT 1", "1"),
-        ("INET4 DEFAULT 0x7F000001", "127.0.0.1"),
-        ("INET6 DEFAULT '::0'", "::"),
+        ("TIME DEFAULT (((TIME'10:20:30')))", "10:20:30"), ("BLOB DEFAULT 1", "1"),
+        ("INET4 DEFAULT 0x7F000001", "127.0.0.1"), ("INET6 DEFAULT '::0'", "::"),
         ("INET6 DEFAULT '2001:DB8:0:0::1'", "2001:db8::1"),
         ("INET6 DEFAULT '::ffff:1.2.3.4'", "::ffff:1.2.3.4"),
         ("UUID DEFAULT '00000000000000000000000000000ABC'", "00000000-0000-0000-0000-000000000abc"),
     ],
-)
+)  # fmt: skip
 def test_a_literal_stays_one_in_parentheses(definition: str, text: str) -> None:
     column = made(f"CREATE TABLE t (a INT, b {definition})", None).columns[1]
     assert (column.default, column.default_is_expr) == (text, False)
