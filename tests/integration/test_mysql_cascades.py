@@ -11,10 +11,8 @@ from pumpclient.mysql.source.__main__ import main
 from pumpclient.mysql.source.command import ask, load
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.service import SourceService
-from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_replication import Nodes
-from tests.kit.servers.fix_source import SourceProcess, rows_of
+from tests.kit.servers.fix_source import SourceRig, rows_of
 
 KEY = "CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)"
 NAMED = "shop.c: fk ON DELETE CASCADE ON UPDATE SET NULL"
@@ -81,9 +79,8 @@ def test_check_and_start_find_them_with_the_least_privileges(
 
 @pytest.mark.thorough
 def test_a_server_that_logs_what_its_keys_change_is_followed(
-    nodes: Nodes, mysql: SqlServer, tmp_path: Path
+    rig: SourceRig, mysql: SqlServer
 ) -> None:
-    pumps = [nodes.add_pump()]
     mysql.run(
         "RESET BINARY LOGS AND GTIDS",
         "CREATE DATABASE shop",
@@ -92,57 +89,52 @@ def test_a_server_that_logs_what_its_keys_change_is_followed(
         "INSERT INTO shop.p VALUES (1, 2020, -5, 7), (2, NULL, -6, 8)",
         "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
     )
-    source = SourceProcess(tmp_path / "source", nodes.url, mysql).start()
-    try:
-        source.catch_up(mysql)
-        altered = f"ADD {KEY.replace('fk', 'again')} ON DELETE CASCADE ON UPDATE CASCADE"
-        mysql.run(
-            f"ALTER TABLE shop.c DROP FOREIGN KEY fk, {altered}",
-            "DELETE FROM shop.p WHERE id = 1",
-            "UPDATE shop.p SET id = 3 WHERE id = 2",
-        )
-        source.catch_up(mysql)
-    finally:
-        assert source.stop() == 0
-    found = downstream(nodes.etcd, nodes.url, pumps)
+    source = rig.begin(mysql)
+    source.catch_up(mysql)
+    altered = f"ADD {KEY.replace('fk', 'again')} ON DELETE CASCADE ON UPDATE CASCADE"
+    mysql.run(
+        f"ALTER TABLE shop.c DROP FOREIGN KEY fk, {altered}",
+        "DELETE FROM shop.p WHERE id = 1",
+        "UPDATE shop.p SET id = 3 WHERE id = 2",
+    )
+    source.catch_up(mysql)
+    assert source.stop() == 0
+    found = rig.downstream()
     assert found.rows("shop.p") == rows_of(mysql, "shop.p") == [(3, None, -6, 8)]
     assert found.rows("shop.c") == rows_of(mysql, "shop.c") == [(20, 3)]
 
 
 @pytest.mark.thorough
 def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
-    nodes: Nodes, server: MariadbServer, tmp_path: Path
+    rig: SourceRig, server: MariadbServer
 ) -> None:
-    pumps = [nodes.add_pump()]
-    source = SourceProcess(tmp_path / "source", nodes.url, server).start()
+    source = rig.begin(server)
     key = KEY.replace("fk", "again")
     altered = f"ALTER TABLE shop.c DROP FOREIGN KEY fk, ADD {key} ON DELETE CASCADE"
-    try:
-        server.run(f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY})")
-        source.catch_up(server)
-        server.run(
-            altered,
-            "INSERT INTO shop.p VALUES (1), (2)",
-            "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
-            "DELETE FROM shop.p WHERE id = 1",
-        )
-        status = source.fails()
-        assert "shop.c: again ON DELETE CASCADE" in status["problem"]
-        assert "penstock verify --repair" in status["hint"]
-        assert "noted" in ask(["replace", altered, "--status-addr", source.address])
-        source.catch_up(server)
-        assert "shop.c: again ON DELETE CASCADE" in source.text()
-        found = downstream(nodes.etcd, nodes.url, pumps)
-        assert found.rows("shop.p") == rows_of(server, "shop.p") == [(2,)]
-        assert rows_of(server, "shop.c") == [(20, 2)]
-        assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog has row 10"
-        reload = ["reload", "shop.c", "--wait", "--status-addr", source.address]
-        with pytest.raises(NeedsOperator, match="again ON DELETE CASCADE"):
-            ask(reload)
-        restricted = f"ADD {KEY.replace('fk', 'third')} ON DELETE RESTRICT"
-        server.run(f"ALTER TABLE shop.c DROP FOREIGN KEY again, {restricted}")
-        assert "1 rows loaded" in ask(reload)
-    finally:
-        assert source.stop() == 0
-    found = downstream(nodes.etcd, nodes.url, pumps)
+    server.run(f"CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, {KEY})")
+    source.catch_up(server)
+    server.run(
+        altered,
+        "INSERT INTO shop.p VALUES (1), (2)",
+        "INSERT INTO shop.c VALUES (10, 1), (20, 2)",
+        "DELETE FROM shop.p WHERE id = 1",
+    )
+    status = source.fails()
+    assert "shop.c: again ON DELETE CASCADE" in status["problem"]
+    assert "penstock verify --repair" in status["hint"]
+    assert "noted" in ask(["replace", altered, "--status-addr", source.address])
+    source.catch_up(server)
+    assert "shop.c: again ON DELETE CASCADE" in source.text()
+    found = rig.downstream()
+    assert found.rows("shop.p") == rows_of(server, "shop.p") == [(2,)]
+    assert rows_of(server, "shop.c") == [(20, 2)]
+    assert found.rows("shop.c") == [(10, 1), (20, 2)], "no binlog has row 10"
+    reload = ["reload", "shop.c", "--wait", "--status-addr", source.address]
+    with pytest.raises(NeedsOperator, match="again ON DELETE CASCADE"):
+        ask(reload)
+    restricted = f"ADD {KEY.replace('fk', 'third')} ON DELETE RESTRICT"
+    server.run(f"ALTER TABLE shop.c DROP FOREIGN KEY again, {restricted}")
+    assert "1 rows loaded" in ask(reload)
+    assert source.stop() == 0
+    found = rig.downstream()
     assert found.rows("shop.c") == rows_of(server, "shop.c") == [(20, 2)]

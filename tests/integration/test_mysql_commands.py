@@ -12,10 +12,8 @@ import pytest
 from penstock_local.process import free_port
 from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
-from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_replication import Nodes
-from tests.kit.servers.fix_source import SourceProcess, rows_of
+from tests.kit.servers.fix_source import SourceRig, rows_of
 
 Run = Callable[..., tuple[int, str]]
 
@@ -93,55 +91,52 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
 
 @pytest.mark.thorough
 def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_its_place(
-    mysql_source: Run, nodes: Nodes, followed: SqlServer, tmp_path: Path
+    mysql_source: Run, rig: SourceRig, followed: SqlServer
 ) -> None:
     server = followed
-    pumps = [nodes.add_pump()]
-    source = SourceProcess(tmp_path / "source", nodes.url, server)
+    source = rig.make(server)
     here = "--status-addr", source.address
     code, printed = mysql_source("status", *here)
     assert (code, "no source answers" in printed) == (1, True)
-    try:
-        source.start()
-        server.run(
-            "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)",
-            "INSERT INTO shop.t VALUES (1)",
-        )  # fmt: skip
-        source.catch_up(server)
-        code, printed = mysql_source("inject", "TRUNCATE TABLE shop.t", *here)
-        assert (code, "no statement has failed" in printed) == (2, True)
-        server.run(
-            "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN a INT",
-            "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t ADD COLUMN b INT AFTER a",
-            "INSERT INTO shop.t VALUES (2, 20, 200)",
-        )  # fmt: skip
-        place = source.fails()["statement"]
-        code, printed = as_process("inject", "ALTER TABLE shop.t ADD COLUMN a INT", *here)
-        assert (code, printed) == (0, f"source {source.address}:\ninject at {place}: noted\n")
-        source.catch_up(server)
-        source.kill()  # What was decided stands, and is not done twice.
-        source.start()
-        server.run(
-            "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN c INT",
-            "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t DROP COLUMN c",
-        )  # fmt: skip
-        place = source.fails()["statement"]
-        printed = mysql_source("skip", *here, "-o", "json")[1]
-        assert json.loads(printed) == {
-            "source": source.address,
-            "messages": [f"skip at {place}: noted"],
-        }
-        source.catch_up(server)
-        server.run("SET SESSION binlog_format = 'STATEMENT'", "DELETE FROM shop.t WHERE id = 1")
-        source.fails()
-        assert mysql_source("replace", "ALTER TABLE shop.t COMMENT 'by hand'", *here)[0] == 0
-        server.run("UPDATE shop.t SET b = 201")
-        source.catch_up(server)
-        for more in ((), ("--output", "json")):
-            code, printed = mysql_source("status", *here, *more)
-            assert (code, json.loads(printed)["state"]) == (0, "syncing")
-    finally:
-        assert source.stop() == 0
-    found = downstream(nodes.etcd, nodes.url, pumps).rows("shop.t")
+    source.start()
+    server.run(
+        "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)",
+        "INSERT INTO shop.t VALUES (1)",
+    )  # fmt: skip
+    source.catch_up(server)
+    code, printed = mysql_source("inject", "TRUNCATE TABLE shop.t", *here)
+    assert (code, "no statement has failed" in printed) == (2, True)
+    server.run(
+        "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN a INT",
+        "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t ADD COLUMN b INT AFTER a",
+        "INSERT INTO shop.t VALUES (2, 20, 200)",
+    )  # fmt: skip
+    place = source.fails()["statement"]
+    code, printed = as_process("inject", "ALTER TABLE shop.t ADD COLUMN a INT", *here)
+    assert (code, printed) == (0, f"source {source.address}:\ninject at {place}: noted\n")
+    source.catch_up(server)
+    source.kill()  # What was decided stands, and is not done twice.
+    source.start()
+    server.run(
+        "SET SESSION sql_log_bin = 0", "ALTER TABLE shop.t ADD COLUMN c INT",
+        "SET SESSION sql_log_bin = 1", "ALTER TABLE shop.t DROP COLUMN c",
+    )  # fmt: skip
+    place = source.fails()["statement"]
+    printed = mysql_source("skip", *here, "-o", "json")[1]
+    assert json.loads(printed) == {
+        "source": source.address,
+        "messages": [f"skip at {place}: noted"],
+    }
+    source.catch_up(server)
+    server.run("SET SESSION binlog_format = 'STATEMENT'", "DELETE FROM shop.t WHERE id = 1")
+    source.fails()
+    assert mysql_source("replace", "ALTER TABLE shop.t COMMENT 'by hand'", *here)[0] == 0
+    server.run("UPDATE shop.t SET b = 201")
+    source.catch_up(server)
+    for more in ((), ("--output", "json")):
+        code, printed = mysql_source("status", *here, *more)
+        assert (code, json.loads(printed)["state"]) == (0, "syncing")
+    assert source.stop() == 0
+    found = rig.downstream().rows("shop.t")
     assert found == [(1, None, None), (2, 20, 201)]
     assert rows_of(server, "shop.t") == [(2, 20, 201)]

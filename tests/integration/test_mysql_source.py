@@ -16,7 +16,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
 )
 from tests.kit.servers.fix_replication import Nodes
-from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, rows_of
+from tests.kit.servers.fix_source import LONG_S, Downstream, SourceProcess, SourceRig, rows_of
 from tests.kit.wait import eventually
 
 server = module_server(on_servers(MARIADB, MYSQL))
@@ -115,46 +115,43 @@ def test_start_points_filters_and_routes_bring_what_they_should(
 
 @pytest.mark.thorough
 def test_a_statement_that_cannot_be_followed_waits_for_a_decision(
-    nodes: Nodes, fresh: AnyBinlogServer, tmp_path: Path
+    rig: SourceRig, fresh: AnyBinlogServer
 ) -> None:
-    pumps = [nodes.add_pump()]
     fresh.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
-    source = SourceProcess(tmp_path / "source", nodes.url, fresh).start()
+    source = rig.begin(fresh)
 
     def ask(*words: str) -> str:
         return command.ask([*words, "--status-addr", source.address])
 
-    try:
+    source.catch_up(fresh)
+    for sql, decision in (
+        ("INSERT INTO shop.t VALUES (1, 'a')", ["skip"]),
+        ("DELETE FROM shop.t", ["replace", "ALTER TABLE shop.t ADD COLUMN n INT"]),
+    ):
+        fresh.run("SET SESSION binlog_format = STATEMENT", sql)
+        status = source.fails()
+        assert "as a statement" in status["problem"]
+        assert status["code"] == str(Code.BINLOG_INCOMPLETE)
+        assert status["statement"] in ask("status")
+        assert "noted" in ask(*decision)
         source.catch_up(fresh)
-        for sql, decision in (
-            ("INSERT INTO shop.t VALUES (1, 'a')", ["skip"]),
-            ("DELETE FROM shop.t", ["replace", "ALTER TABLE shop.t ADD COLUMN n INT"]),
-        ):
-            fresh.run("SET SESSION binlog_format = STATEMENT", sql)
-            status = source.fails()
-            assert "as a statement" in status["problem"]
-            assert status["code"] == str(Code.BINLOG_INCOMPLETE)
-            assert status["statement"] in ask("status")
-            assert "noted" in ask(*decision)
-            source.catch_up(fresh)
-        fresh.run("ALTER TABLE shop.t ADD COLUMN n INT")
-        assert "'n'" in source.fails()["problem"]
-        source.kill()
-        source.start()
-        place = source.fails()["statement"]
-        ask("skip", "--at", place)
-        source.catch_up(fresh)
-        ask("pause")
-        eventually(lambda: source.status()["state"] == "paused", LONG_S)
-        fresh.run("INSERT INTO shop.t VALUES (2, 'b', 3)")
-        assert not source.has(fresh)
-        ask("resume")
-        source.catch_up(fresh)
-        fresh.run("FLUSH BINARY LOGS", "UPDATE shop.t SET n = 4")
-        source.catch_up(fresh)
-        # Not before the checkpoint that is stored has passed the file.
-        eventually(lambda: "mysql-bin.000001" in ask("purge", "inactive"), LONG_S)
-        assert 'penstock_source_ddl_total{source="db-1"}' in source.page("metrics")
-    finally:
-        assert source.stop() == 0, source.text()[-3000:]
-    assert downstream(nodes.etcd, nodes.url, pumps).rows("shop.t") == [(2, "b", 4)]
+    fresh.run("ALTER TABLE shop.t ADD COLUMN n INT")
+    assert "'n'" in source.fails()["problem"]
+    source.kill()
+    source.start()
+    place = source.fails()["statement"]
+    ask("skip", "--at", place)
+    source.catch_up(fresh)
+    ask("pause")
+    eventually(lambda: source.status()["state"] == "paused", LONG_S)
+    fresh.run("INSERT INTO shop.t VALUES (2, 'b', 3)")
+    assert not source.has(fresh)
+    ask("resume")
+    source.catch_up(fresh)
+    fresh.run("FLUSH BINARY LOGS", "UPDATE shop.t SET n = 4")
+    source.catch_up(fresh)
+    # Not before the checkpoint that is stored has passed the file.
+    eventually(lambda: "mysql-bin.000001" in ask("purge", "inactive"), LONG_S)
+    assert 'penstock_source_ddl_total{source="db-1"}' in source.page("metrics")
+    assert source.stop() == 0
+    assert rig.downstream().rows("shop.t") == [(2, "b", 4)]

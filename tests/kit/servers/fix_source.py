@@ -191,10 +191,14 @@ class SourceRig:
         self.pumps = [pump_factory(etcd_url)]
         self._sources: list[SourceProcess] = []
 
-    def begin(self, server: SqlServer, **settings: Any) -> SourceProcess:
-        self.source = SourceProcess(self.folder, self.etcd_url, server, **settings).start()
+    def make(self, server: SqlServer, **settings: Any) -> SourceProcess:
+        """Return a source that is still to be started."""
+        self.source = SourceProcess(self.folder, self.etcd_url, server, **settings)
         self._sources.append(self.source)
         return self.source
+
+    def begin(self, server: SqlServer, **settings: Any) -> SourceProcess:
+        return self.make(server, **settings).start()
 
     def close(self) -> None:
         for source in self._sources:
