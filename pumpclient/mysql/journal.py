@@ -59,7 +59,6 @@ class Journal:
 
     @property
     def left(self) -> list[OpenGroup]:
-        """The groups that may be open, oldest first."""
         return list(self._open.values())
 
     def begin(self, node_id: str, start_ts: range) -> None:

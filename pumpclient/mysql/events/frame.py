@@ -286,7 +286,6 @@ class BodyReader:
 
 
 def pack_number(number: int) -> bytes:
-    """Return MySQL's length-encoded number."""
     if number < 0xFB:
         return bytes([number])
     for mark, size in _LENGTH_BYTES.items():

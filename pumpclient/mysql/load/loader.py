@@ -250,8 +250,6 @@ class Load:
 
 
 class _Attempt:
-    """The work at one snapshot."""
-
     def __init__(
         self,
         load: Load,

@@ -137,7 +137,6 @@ class SourceTable:
 
 
 def parameter_safe(sql: str) -> str:
-    """Escape SQL for use in a statement with parameters."""
     return sql.replace("%", "%%")
 
 

@@ -240,7 +240,6 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
 
 @contextmanager
 def server_errors(address: object) -> Iterator[None]:
-    """Convert PyMySQL and network errors to Penstock's."""
     try:
         yield
     except pymysql.err.MySQLError as error:

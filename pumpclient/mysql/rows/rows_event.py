@@ -206,8 +206,6 @@ Raises IndexError, struct.error, ValueError or ArithmeticError for bytes that ar
 
 
 class _Source:
-    """Source lines under construction, and the names they use."""
-
     def __init__(self, readings: Sequence[Reading], wanted: frozenset[int]) -> None:
         self.lines: list[str] = []
         self.names: dict[str, object] = {}

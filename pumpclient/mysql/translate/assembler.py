@@ -118,8 +118,6 @@ def _nothing_skipped(place: Location) -> bool:
 
 @dataclass(slots=True)
 class _Open:
-    """The transaction that is open."""
-
     begin: Location
     gtid: str = ""
     has_begun: bool = False

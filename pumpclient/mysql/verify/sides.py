@@ -267,7 +267,6 @@ class SqliteSide:
         self._database = database
 
     def tables(self) -> list[Name]:
-        """Return the tables whose names start with a schema."""
         found = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         names = [str(name).partition(".") for (name,) in found.fetchall()]
         return sorted((s, t) for s, _, t in names if t and s not in SYSTEM_SCHEMAS)

@@ -200,7 +200,6 @@ class Statements:
         return found
 
     def tables_of(self, statement: Statement) -> tuple[Name, ...]:
-        """Return the replicated tables that a statement certainly changes."""
         schema = statement.query.schema.decode()
         try:
             mode = statement.query.variables().sql_mode or 0

@@ -384,7 +384,6 @@ class Syncer:
         self._end_described = self._described
 
     def _idle(self) -> None:
-        """Send the gathered transactions, then wait for more."""
         self._submit()
         self._context.counters.idle = True
         self._save_when_due()
