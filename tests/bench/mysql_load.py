@@ -18,7 +18,7 @@ from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions
-from pumpclient.mysql.protocol.address import address_in
+from pumpclient.mysql.protocol.server import address_in
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from tests.bench.lag import cpu_s, wait_until
 from tests.bench.mysql_sides import dump_and_load

@@ -24,7 +24,7 @@ from penstock_local.process import program
 from penstock_local.sql_server import MariadbServer, SqlProcess, mariadb_binlog_options
 from penstock_local.sysbench import Sysbench
 from pumpclient import PumpClient
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.source.ddl.table_mapping import define_table
 from tests.bench.apply import applied, fetch

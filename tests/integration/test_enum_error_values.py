@@ -19,7 +19,7 @@ from penstock.errors import NeedsOperator
 from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
-from pumpclient.mysql.protocol.address import address_in
+from pumpclient.mysql.protocol.server import address_in
 from tests.kit.sink_target import sink_target
 from tests.kit.workloads.changes import table_of
 

@@ -8,7 +8,7 @@ from drainer.sinks.opening import open_sink
 from penstock.errors import NeedsOperator
 from penstock.security.databases import CA, SqlTls
 from penstock_local.sql_server import SqlServer
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from tests.kit.servers.authority import Authority
 
 pytestmark = pytest.mark.thorough

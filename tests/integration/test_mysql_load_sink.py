@@ -13,7 +13,7 @@ from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.sink import SinkOptions, lock_name
-from pumpclient.mysql.protocol.address import address_in
+from pumpclient.mysql.protocol.server import address_in
 from tests.kit.mysql import load_process
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, numbers, on_servers
 from tests.kit.servers.fix_drainer import DrainerFactory

@@ -10,8 +10,13 @@ import pytest
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import read_header
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.address import Purged
-from pumpclient.mysql.protocol.server import binlog_files, check_server, identify, replica_ids
+from pumpclient.mysql.protocol.server import (
+    Purged,
+    binlog_files,
+    check_server,
+    identify,
+    replica_ids,
+)
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.resume import Start, file_at, history_of

@@ -10,7 +10,7 @@ import pytest
 
 from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.load.tables import Range, SourceTable
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.verify import __main__ as command
 from pumpclient.mysql.verify.sides import MysqlSide
 from tests.kit.mysql import load_process

@@ -31,8 +31,7 @@ from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
 from pumpclient.mysql.load.state import LoadState, now_text, read_state, write_state
 from pumpclient.mysql.load.tables import SourceTable, Targets, base_tables, check_engines, views
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
-from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.protocol.server import BinlogPlace
+from pumpclient.mysql.protocol.server import BinlogPlace, ServerAddress
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from pumpclient.mysql.translate.statement_text import dialect_of

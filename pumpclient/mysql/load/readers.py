@@ -30,8 +30,15 @@ from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.sink import SinkSession
 from pumpclient.mysql.load.tables import Range, SourceTable, chunks_of, packed, select
 from pumpclient.mysql.load.text_rows import PACKET_BYTES_MAX, SqlRows, TextRows
-from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
-from pumpclient.mysql.protocol.server import BinlogPlace, identify, is_tidb, master_status
+from pumpclient.mysql.protocol.server import (
+    BinlogPlace,
+    Connection,
+    ServerAddress,
+    identify,
+    is_tidb,
+    master_status,
+    server_errors,
+)
 
 log = logging.getLogger(__name__)
 

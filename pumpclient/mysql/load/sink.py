@@ -31,7 +31,7 @@ from penstock.codes import Code
 from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.text_rows import SqlRows
-from pumpclient.mysql.protocol.address import Connection, ServerAddress, server_errors
+from pumpclient.mysql.protocol.server import Connection, ServerAddress, server_errors
 from pumpclient.mysql.rows.table_map import Name
 
 log = logging.getLogger(__name__)

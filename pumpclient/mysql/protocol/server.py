@@ -1,23 +1,275 @@
-"""Queries a server's state, and checks whether it can be replicated from.
+"""A server: its address, connections, the meaning of its errors, its state, and checks of it.
 
-The state is its identity, the end of its binlog, GTID sets and files. Each answer of `check_server`
-reports the finding and the remedy.
+Each error means either that a retry may help, or that an operator must act, and how. Error 1236
+ends a dump for many reasons, which only its text distinguishes. The texts are those of MySQL 5.7 to
+9 and MariaDB 10 to 12; a text without a match remains an error for a person.
+
+The state is the server's identity, the end of its binlog, GTID sets and files. Each answer of
+`check_server` reports the finding and the remedy.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import pymysql
 
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.security.databases import (
+    CERTIFICATE_HINT,
+    MISMATCH,
+    MISMATCH_HINT,
+    PasswordFile,
+    SqlTls,
+)
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
-from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
+
+RELOAD_ALL = "stop the source and load all tables again (penstock source reload --all)"
+PURGED_HINT = (
+    f"the server deleted what is still needed: {RELOAD_ALL}, and let the server keep its binlogs"
+    " for longer (binlog_expire_logs_seconds)"
+)
+
+
+class ServerIdTaken(Retryable):
+    """Another replica uses our server id, and the server keeps only one of the two."""
+
+
+class Purged(NeedsOperator):
+    """The server no longer has the files, or the GTIDs, that are needed next."""
+
+
+class PositionLost(NeedsOperator):
+    """The server's file is not the file of our position."""
+
+
+class Refusal(NamedTuple):
+    """One row: an error and its meaning; a missing hint means that waiting may help."""
+
+    number: int
+    text: re.Pattern[str]
+    code: Code
+    hint: str | None = None
+    kind: type[NeedsOperator] | type[Retryable] = NeedsOperator
+
+
+def _row(
+    number: int,
+    text: str,
+    code: Code,
+    hint: str | None = None,
+    kind: type[NeedsOperator] | type[Retryable] | None = None,
+) -> Refusal:
+    chosen = kind or (Retryable if hint is None else NeedsOperator)
+    return Refusal(number, re.compile(text, re.IGNORECASE | re.DOTALL), code, hint, chosen)
+
+
+GRANT = "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO the user"
+_POSITION_HINT = (
+    f"the server was reset, put back or replaced, or has lost the end of its binlog: {RELOAD_ALL}"
+)
+_GTID_HINT = (
+    "the server never had these transactions: it is not a replica of the one before, or it lost"
+    f" some at a failover; {RELOAD_ALL}"
+)
+
+REFUSALS = (
+    _row(1236, "same server_uuid/server_id|same server.?_?id|same server uuid",
+         Code.SERVER_ID_TAKEN, kind=ServerIdTaken),
+    _row(1236, "could not find first log file", Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
+    _row(1236, "purged (binary logs|required)|purged the binary log|(has|have) been purged"
+         "|(master|source) has purged|required binary logs",
+         Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
+    _row(1236, "could not find GTID state requested by slave.*probably",
+         Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
+    _row(1236, "slave has more GTIDs|replica has more GTIDs", Code.SERVER_RESET, _GTID_HINT),
+    _row(1236, "which is not in the master'?s binlog|not in the source'?s binlog"
+         "|diverged|alternate future", Code.SERVER_RESET, _GTID_HINT),
+    _row(1236, "impossible position|position > file size|beyond the end of|log position",
+         Code.SERVER_POSITION_LOST,
+         _POSITION_HINT, PositionLost),
+    _row(1236, "checksum that (master|source) is configured", Code.SERVER_SETTING,
+         "its binlog_checksum was changed while the dump began; if this stays, set it to CRC32"),
+    _row(1236, "event read from binlog did not pass|checksum verification failed|crc check",
+         Code.EVENT_MALFORMED,
+         "the server's own binlog file is damaged: copy the file from a replica of it; or"
+         f" {RELOAD_ALL}"),
+    _row(1236, "bogus data in log event|log event entry exceeded max_allowed_packet"
+         "|larger than max_allowed_packet|net_store_length|corrupted|truncated",
+         Code.EVENT_MALFORMED,
+         "either the position is not the beginning of an event, or an event is larger than the"
+         " server's max_allowed_packet (set it to 1G; if it is, no replica can have that event:"
+         f" {RELOAD_ALL}), or its file is damaged"
+         " (mariadb-binlog --verify-binlog-checksum tells)"),
+    _row(1236, "binary log is not open|binlog is not open|logging not enabled", Code.SERVER_SETTING,
+         "start the server with log_bin, binlog_format=ROW"),
+    _row(1236, "misconfigured (master|source)|server id was not set", Code.SERVER_SETTING,
+         "give the server a server_id that is not 0"),
+    _row(1236, "gtid_mode|GTID_MODE = OFF|auto.?position", Code.SERVER_SETTING,
+         "set gtid_mode=ON and enforce_gtid_consistency=ON, or start by file and position"),
+    _row(1236, "could not open log file|I/O error|errno|failed to read", Code.SERVER_REFUSES,
+         "the server cannot read its own binlog file: look at its error log and disk"),
+    _row(1236, "memory allocation|out of memory", Code.SERVER_AWAY),
+    # RESET MASTER under a dump: a new request discovers the current files.
+    _row(1236, "could not find next log", Code.SERVER_AWAY),
+    _row(1236, "start replication from earlier|encrypt|decrypt", Code.SERVER_REFUSES,
+         "the server cannot decrypt its binlog: look at its error log and key management"),
+    _row(1044, "", Code.SERVER_GRANT, GRANT),
+    _row(1045, "",
+         Code.SERVER_REFUSES, "check user and password, and from which hosts the user may come"),
+    _row(1130, "", Code.SERVER_REFUSES, "let the user connect from this host"),
+    _row(1142, "", Code.SERVER_GRANT, GRANT),
+    _row(1227, "", Code.SERVER_GRANT, GRANT),
+    _row(1698, "", Code.SERVER_REFUSES, "the user may only come over a socket: give it a password"),
+    _row(1820, "", Code.SERVER_REFUSES, "the user's password has expired: set a new one"),
+    _row(1862, "", Code.SERVER_REFUSES, "the user's password has expired: set a new one"),
+    _row(1373, "", Code.SERVER_POSITION_LOST, PURGED_HINT, Purged),
+    _row(1381, "", Code.SERVER_SETTING, "start the server with log_bin, binlog_format=ROW"),
+    _row(1193, "",
+         Code.SERVER_SETTING,
+         "the server does not know a variable that is needed: versions since MySQL 5.7"
+         " and MariaDB 10.4 do"),
+    _row(2003, MISMATCH, Code.TLS_MISMATCH, MISMATCH_HINT),
+    _row(2003, "certificate|ssl|tls", Code.TLS_NOT_TRUSTED, CERTIFICATE_HINT),
+    _row(2026, "", Code.TLS_NOT_TRUSTED, CERTIFICATE_HINT),
+    _row(2054, "",
+         Code.SERVER_REFUSES,
+         "the server wants an authentication plug-in that PyMySQL lacks: install"
+         " PyMySQL[rsa] or PyMySQL[ed25519]"),
+    _row(2059, "",
+         Code.SERVER_REFUSES,
+         "the server wants an authentication plug-in that PyMySQL lacks: install"
+         " PyMySQL[rsa] or PyMySQL[ed25519]"),
+    *(_row(code, "", Code.SERVER_AWAY) for code in
+      (1040, 1053, 1077, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1226, 1317, 1927,
+       2002, 2003, 2005, 2006, 2013, 2055, 4031)),
+)  # fmt: skip
+"""The first matching row decides."""
+
+
+def refusal(number: int, message: str) -> PenstockError:
+    """Return the error to raise for a server's error; an unknown one needs an operator."""
+    for row in REFUSALS:
+        if row.number == number and row.text.search(message):
+            problem = f"error {number}: {message}"
+            if issubclass(row.kind, Retryable):
+                return row.kind(problem, code=row.code)
+            hint = row.hint or "see the server's documentation"
+            return row.kind(problem, hint=hint, code=row.code)
+    return NeedsOperator(
+        f"the server refuses: error {number}: {message}",
+        "look the number up in the server's documentation",
+        Code.SERVER_REFUSES,
+    )
+
+
+_SCHEMES = ("mysql", "mariadb", "tidb")
+"""The same as for a Drainer's sink; the server reports its own kind."""
+
+Connection: TypeAlias = "pymysql.connections.Connection[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server's address and the login. `tls` None: encrypted when the server offers it."""
+
+    host: str
+    port: int = 3306
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: SqlTls | None = None
+    connect_timeout_s: float = 10.0
+    statement_timeout_s: float = 30.0
+    password_file: PasswordFile | None = None
+    """Replaces the password; read again for each session."""
+
+    def __str__(self) -> str:
+        """Return host and port, which may be logged."""
+        return f"{self.host}:{self.port}"
+
+    def connect(self) -> Connection:
+        """Open a session; raise `Retryable` or `NeedsOperator`, as `refusal` classifies errors."""
+        with server_errors(self):
+            return pymysql.connect(
+                host=self.host,
+                port=self.port,
+                user=self.user,
+                password=self.password_file.password() if self.password_file else self.password,
+                ssl=self.tls.context() if self.tls else None,
+                connect_timeout=self.connect_timeout_s,
+                read_timeout=self.statement_timeout_s,
+                write_timeout=self.statement_timeout_s,
+                autocommit=True,
+                charset="utf8mb4",
+                program_name="penstock source",
+            )
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """Open a session for the `with`; errors within it are also converted."""
+        connection = self.connect()
+        try:
+            with server_errors(self):
+                yield connection
+        finally:
+            connection.close()
+
+
+def address_in(url: str, what: str, password: str = "") -> ServerAddress:
+    """Parse a server's URL, in which the password may be missing; `what` names it in an error.
+
+    Raises `NeedsOperator` for an invalid URL, without repeating it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 3306
+    except ValueError:
+        host, port = None, 0
+    if host is None or parts.scheme not in _SCHEMES:
+        raise NeedsOperator(
+            f"the {what} is no URL of a server",
+            "write mysql://user:password@host:port/ and percent-encode special characters",
+            Code.URL_INVALID,
+        )
+    user = unquote(parts.username or "root")
+    return ServerAddress(host, port, user, unquote(parts.password or "") or password)
+
+
+@contextmanager
+def server_errors(address: object) -> Iterator[None]:
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        number = error.args[0] if error.args else 0
+        if isinstance(error, pymysql.err.InternalError) and number not in range(1000, 5000):
+            raise Retryable(f"{address}: {error}", Code.SERVER_AWAY) from error
+        if len(error.args) > 1 and isinstance(number, int):
+            raise _located(refusal(number, str(error.args[1])), address) from error
+        raise Retryable(f"{address}: {error}", Code.SERVER_AWAY) from error
+    except OSError as error:
+        raise Retryable(f"{address}: {error or type(error).__name__}", Code.SERVER_AWAY) from error
+
+
+def _located(error: PenstockError, address: object) -> PenstockError:
+    if isinstance(error, NeedsOperator):
+        return type(error)(f"{address}: {error.problem}", hint=error.hint, code=error.code)
+    return type(error)(f"{address}: {error}", code=error.code)
+
+
+def rows(connection: Connection, sql: str, *parameters: object) -> list[dict[str, Any]]:
+    """Return a statement's rows, by lower-case column name."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters or None)
+        names = [column[0].lower() for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
 
 _SYNTAX_ERROR = 1064
 _ACCESS_DENIED = 1227

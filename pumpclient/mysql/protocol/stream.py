@@ -40,15 +40,16 @@ import pymysql
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtidSet, encode_sids
-from pumpclient.mysql.protocol.address import (
+from pumpclient.mysql.protocol.server import (
     GRANT,
     RELOAD_ALL,
     ServerAddress,
     ServerIdTaken,
+    identify,
     refusal,
+    replica_ids,
     server_errors,
 )
-from pumpclient.mysql.protocol.server import identify, replica_ids
 
 FULL_PACKET = 0xFFFFFF
 _HEAD = struct.Struct("<I")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
-from pumpclient.mysql.protocol.address import RELOAD_ALL
+from pumpclient.mysql.protocol.server import RELOAD_ALL
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, files_in, sub_dirs_of
 
 

@@ -44,8 +44,7 @@ from pumpclient.mysql.events.frame import (
     checksum_holds,
 )
 from pumpclient.mysql.gtid import GtidSet
-from pumpclient.mysql.protocol.address import RELOAD_ALL, ServerAddress
-from pumpclient.mysql.protocol.server import ServerIdentity
+from pumpclient.mysql.protocol.server import RELOAD_ALL, ServerAddress, ServerIdentity
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.boundaries import Recovered, TransactionTracker
 from pumpclient.mysql.relay.layout import FIRST_POSITION, Location, Meta, RelayFolder

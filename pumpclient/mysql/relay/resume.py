@@ -38,15 +38,17 @@ from pumpclient.mysql.events.frame import (
     rotate_of,
 )
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, parse_gtid_set
-from pumpclient.mysql.protocol.address import (
+from pumpclient.mysql.protocol.server import (
     PURGED_HINT,
     RELOAD_ALL,
     Connection,
     PositionLost,
     Purged,
     ServerAddress,
+    ServerIdentity,
+    binlog_files,
+    binlog_gtids,
 )
-from pumpclient.mysql.protocol.server import ServerIdentity, binlog_files, binlog_gtids
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.boundaries import Recovered, cut, recover
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Meta, RelayFolder, SubDir

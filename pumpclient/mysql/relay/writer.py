@@ -39,7 +39,7 @@ from pumpclient.mysql.events.frame import (
     rotate_of,
 )
 from pumpclient.mysql.events.transactions import Query
-from pumpclient.mysql.protocol.address import PositionLost
+from pumpclient.mysql.protocol.server import PositionLost
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName
 
 BUFFER_BYTES_MAX = 1 << 20

@@ -14,7 +14,7 @@ from penstock.security.databases import FULL, PasswordFile, SqlTls
 from penstock.security.tls import SecurityConfig
 from penstock.settings.setting import check_address, out_of_range, setting
 from pumpclient.mysql.load.sink import SESSIONS_MAX, SinkOptions
-from pumpclient.mysql.protocol.address import ServerAddress, address_in
+from pumpclient.mysql.protocol.server import ServerAddress, address_in
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.translate.ddl_pieces import SHADOW, TRASH, OnlineDdl
 

@@ -20,8 +20,9 @@ from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from pumpclient.mysql.events.frame import description_digest
 from pumpclient.mysql.gtid import GtidSet, parse_gtid_set
-from pumpclient.mysql.protocol.address import Connection, ServerAddress
 from pumpclient.mysql.protocol.server import (
+    Connection,
+    ServerAddress,
     ServerIdentity,
     binlog_files,
     binlog_gtids,

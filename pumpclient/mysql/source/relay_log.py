@@ -23,7 +23,7 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, files_in, sub_dirs_of
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from penstock import __version__
 from penstock.errors import Retryable, coded
 from penstock.node.output import add_output, plain, show
-from pumpclient.mysql.protocol.address import ServerAddress, address_in
+from pumpclient.mysql.protocol.server import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
 from pumpclient.mysql.verify.verifier import Verifier, VerifyReport, names_of
 

@@ -31,15 +31,16 @@ from pumpclient.mysql.load.tables import (
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.translate.ddl_pieces import OnlineDdl
-from pumpclient.mysql.verify.comparison import (
+from pumpclient.mysql.verify.sides import (
     ComparedColumn,
     ComparedRows,
     Difference,
+    Downstream,
     Key,
+    MysqlSide,
     compared,
     rows_of,
 )
-from pumpclient.mysql.verify.sides import Downstream, MysqlSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

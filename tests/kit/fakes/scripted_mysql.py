@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 
 Rows = tuple[Sequence[str], Sequence[Sequence[object]]]
 _PROTOCOL_41, _SECURE, _PLUGIN_AUTH, _TRANSACTIONS = 1 << 9, 1 << 15, 1 << 19, 1 << 13

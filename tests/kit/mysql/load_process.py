@@ -8,7 +8,7 @@ from typing import Any
 
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from tests.kit.servers.binlog_server import AnyBinlogServer, numbers
 

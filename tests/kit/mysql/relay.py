@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pumpclient.mysql.events.frame import EventType, read_header
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver

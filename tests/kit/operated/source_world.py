@@ -35,8 +35,7 @@ from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load import state as load_state
 from pumpclient.mysql.load.state import LoadState, read_state, write_state
-from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.protocol.server import BinlogPlace
+from pumpclient.mysql.protocol.server import BinlogPlace, ServerAddress
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.source import command

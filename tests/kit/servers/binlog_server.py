@@ -17,7 +17,7 @@ from penstock_local.sql_server import (
     mysql_binlog_options,
 )
 from pumpclient.mysql.events.frame import EventFlag
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
 from tests.kit.wait import eventually
 

@@ -36,8 +36,7 @@ from penstock.ts import compose
 from penstock.wire.binlog import Origin, Place
 from pumpclient.mysql.events.frame import description_digest
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
-from pumpclient.mysql.protocol.address import Purged
-from pumpclient.mysql.protocol.server import ServerIdentity
+from pumpclient.mysql.protocol.server import Purged, ServerIdentity
 from pumpclient.mysql.relay import resume
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location
 from pumpclient.mysql.relay.resume import History

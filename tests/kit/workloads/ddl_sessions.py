@@ -27,7 +27,7 @@ from penstock.ts import compose
 from penstock.wire.binlog import Origin
 from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import database_collation, server_defaults

@@ -43,8 +43,7 @@ from penstock.ddl.syntax.statements import (
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.address import Connection, ServerAddress
-from pumpclient.mysql.protocol.server import Check, logs_cascades
+from pumpclient.mysql.protocol.server import Check, Connection, ServerAddress, logs_cascades
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create

@@ -33,7 +33,7 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.ddl import merged
 from pumpclient.mysql.source.ddl.cascades import Cascades

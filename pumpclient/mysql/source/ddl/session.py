@@ -62,7 +62,7 @@ from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext, modes_of, zone
 from penstock.schema.model import ColumnInfo, MysqlType, TableInfo
 from pumpclient.mysql.events.transactions import StatusVariables
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.address import Connection, rows
+from pumpclient.mysql.protocol.server import Connection, rows
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.ddl_pieces import Piece
 from pumpclient.mysql.translate.statement_text import Dialect

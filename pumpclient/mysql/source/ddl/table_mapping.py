@@ -23,7 +23,7 @@ from penstock.filters.rules import RowPolicy
 from penstock.schema.ddl_context import SHOWN_SQL, zone_shown
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
-from pumpclient.mysql.protocol.address import Connection, ServerAddress, rows
+from pumpclient.mysql.protocol.server import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.source.ddl.session import GLOBALS, ServerDefaults
 from pumpclient.mysql.translate.ddl_pieces import OnlineDdl

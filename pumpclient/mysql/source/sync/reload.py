@@ -45,8 +45,7 @@ from penstock.filters import Rules
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.state import LoadState, now_text, read_state, write_state
-from pumpclient.mysql.protocol.address import ServerAddress
-from pumpclient.mysql.protocol.server import BinlogPlace
+from pumpclient.mysql.protocol.server import BinlogPlace, ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.relay.reader import Growth, RelayReader
 from pumpclient.mysql.rows.table_map import Name

@@ -26,7 +26,7 @@ from pumpclient.mysql.events.frame import HEADER, Checksum, EventType
 from pumpclient.mysql.events.transactions import MARIADB_BEGIN, mysql_gtid_of
 from pumpclient.mysql.gtid import GtidSet, MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.load.state import LoadState
-from pumpclient.mysql.protocol.address import RELOAD_ALL
+from pumpclient.mysql.protocol.server import RELOAD_ALL
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load

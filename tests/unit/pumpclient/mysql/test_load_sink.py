@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession, lock_name
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
-from pumpclient.mysql.protocol.address import ServerAddress
+from pumpclient.mysql.protocol.server import ServerAddress
 
 LOST = pymysql.err.OperationalError(2013, "Lost connection")
 DEADLOCK = pymysql.err.OperationalError(1213, "Deadlock found")

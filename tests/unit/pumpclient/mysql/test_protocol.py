@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pumpclient.mysql.events.frame import EventFlag, EventType, Header, make_event
 from pumpclient.mysql.gtid import Flavor, MariadbGtidSet, MysqlGtidSet, decode_sids
-from pumpclient.mysql.protocol.address import PositionLost, Purged, ServerIdTaken, refusal
 from pumpclient.mysql.protocol.server import (
+    PositionLost,
+    Purged,
     ServerIdentity,
+    ServerIdTaken,
     identify,
     judge,
     master_status,
+    refusal,
     replica_ids,
 )
 from pumpclient.mysql.protocol.stream import (

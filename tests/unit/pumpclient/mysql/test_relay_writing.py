@@ -21,7 +21,7 @@ from pumpclient.mysql.events.frame import (
 )
 from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import Flavor, GtidSet, MariadbGtidSet, MysqlGtid, MysqlGtidSet
-from pumpclient.mysql.protocol.address import PositionLost
+from pumpclient.mysql.protocol.server import PositionLost
 from pumpclient.mysql.relay.boundaries import TransactionTracker, recover
 from pumpclient.mysql.relay.layout import FileName, Location, Meta
 from pumpclient.mysql.relay.reader import Growth

@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.protocol.server import BinlogPlace
-from pumpclient.mysql.verify.comparison import (
+from pumpclient.mysql.verify.sides import (
     ComparedColumn,
     ComparedRows,
+    End,
+    Position,
+    SqliteSide,
     compared,
     normal,
     rows_of,
 )
-from pumpclient.mysql.verify.sides import End, Position, SqliteSide
 
 COLUMNS = (ComparedColumn("id", "int"), ComparedColumn("v", "varchar"))
 
