@@ -35,7 +35,6 @@ from urllib.parse import quote
 from penstock.cluster import etcd
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
-from penstock.filters import Rules
 from penstock.node import service
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
@@ -43,22 +42,13 @@ from penstock.security.tls import Security
 from penstock.settings.load import read_settings
 from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.server import check_server
-from pumpclient.mysql.relay.resume import history_of
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import SourceStore
-from pumpclient.mysql.source.state.overrides import (
-    VERBS,
-    Edit,
-    history_accepted,
-    override_at,
-    revoked,
-    table_name,
-    table_skipped,
-)
-from pumpclient.mysql.source.sync.loading import reload_all, reloaded, report_text
+from pumpclient.mysql.source.state.overrides import VERBS, Edit, table_name
+from pumpclient.mysql.source.sync.loading import EDITS, edit_of, reload_all, report_text
 
 _POLL_S = 0.5
 
@@ -231,15 +221,16 @@ def ask(argv: Sequence[str]) -> str:
     if asked.command == "reload" and asked.all:
         assert settings is not None, "it was checked"
         return reload_all(settings, accepts_gap=asked.accept_gap)
+    edits = _edits(asked)
     try:
         if settings is not None:
             _check_identity(at, settings.source_id)
-        answer = "".join(_answer(at, *request) for request in _requests(asked))
+        answer = "".join(_answer(at, *each) for each in _requests(asked, edits))
     except Retryable:
-        edits = _edits(asked, settings) if settings is not None else []
         if settings is None or not edits:
             raise
-        return "".join(changed_while_stopped(settings, edit) for edit in edits)
+        made = [edit_of(settings, *each) for each in edits]
+        return "".join(changed_while_stopped(settings, edit) for edit in made)
     if asked.command == "reload" and asked.wait:
         answer += waited_for(asked.tables, lambda: json.loads(_answer(at, "GET", "/status")))
     return answer
@@ -303,52 +294,33 @@ def _refusal(text: str) -> PenstockError:
     return Retryable(problem, code)
 
 
-def _requests(asked: argparse.Namespace) -> list[tuple[str, str]]:
+def _edits(asked: argparse.Namespace) -> list[tuple[str, dict[str, str]]]:
+    gap = "accept" if getattr(asked, "accept_gap", False) else "-"
     match asked.command:
-        case "status":
-            return [("GET", "/status")]
-        case "pause" | "resume":
-            return [("PUT", f"/state/{asked.command}")]
-        case "purge":
-            return [("POST", f"/purge/{asked.strategy}/{_part(asked.what)}")]
-        case "skip-table":
-            return [("POST", f"/skip-table/{_part(table)}") for table in asked.tables]
-        case "reload":
-            gap = "accept" if asked.accept_gap else "-"
-            return [("POST", f"/reload/{_part(table)}/{gap}") for table in asked.tables]
+        case "skip-table" | "reload":
+            return [(asked.command, {"table": table, "gap": gap}) for table in asked.tables]
         case "continue":
-            return [("POST", "/continue")]
+            return [("continue", {})]
         case "revoke":
-            gap = "accept" if asked.accept_gap else "-"
-            return [("POST", f"/revoke/{_part(asked.what)}/{gap}")]
-        case verb:
-            sql = getattr(asked, "sql", "")
-            return [("POST", f"/ruling/{verb}/{_part(asked.at)}/{_part(sql)}")]
-
-
-def _edits(asked: argparse.Namespace, settings: SourceConfig) -> list[Edit]:
-    rules = Rules(settings.filter)
-    match asked.command:
-        case "skip-table":
-            return [table_skipped(table_name(each), rules.is_replicated) for each in asked.tables]
-        case "reload":
-            names = [table_name(each) for each in asked.tables]
-            gap = asked.accept_gap
-            return [reloaded(settings, rules, name, accepts_gap=gap) for name in names]
-        case "revoke":
-            return [revoked(asked.what, accepts_gap=asked.accept_gap)]
-        case "continue":
-            history = history_of(settings.source.address(), settings.source.stream())
-            return [history_accepted(history.name, str(history))]
+            return [("revoke", {"what": asked.what, "gap": gap})]
         case verb if verb in VERBS:
-            if not asked.at:
-                raise NeedsOperator(
-                    "the source is stopped", "name the place: --at", Code.COMMAND_INVALID
-                )
             sql = getattr(asked, "sql", "")
-            return [override_at(verb, asked.at, (sql,) if sql else ())]
+            return [("ruling", {"verb": verb, "place": asked.at or "-", "sql": sql or "-"})]
         case _:
             return []
+
+
+def _requests(
+    asked: argparse.Namespace, edits: Sequence[tuple[str, Mapping[str, str]]]
+) -> list[tuple[str, str]]:
+    if asked.command == "status":
+        return [("GET", "/status")]
+    if asked.command == "purge":
+        return [("POST", f"/purge/{asked.strategy}/{quote(asked.what, safe='') or '-'}")]
+    if not edits:
+        return [("PUT", f"/state/{asked.command}")]
+    quoted = [(each, {k: quote(v, safe="") for k, v in parts.items()}) for each, parts in edits]
+    return [("POST", EDITS[each][0].format(**parts)) for each, parts in quoted]
 
 
 def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
@@ -373,10 +345,6 @@ def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
         changed, text = edit(found)
         store.save(changed)
         return text
-
-
-def _part(text: str) -> str:
-    return quote(text, safe="") or "-"
 
 
 def command_parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from penstock.codes import Code
@@ -18,8 +19,8 @@ from penstock.node.logs import RECENT
 from penstock.node.metrics import BUILD_ABOUT, BUILD_LABELS, BUILD_NAME
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
-from pumpclient.mysql.source.state.overrides import VERBS, revoked, table_name
 from pumpclient.mysql.source.state.skipped import SkippedTable
+from pumpclient.mysql.source.sync.loading import EDITS
 
 
 def described(service: SourceService) -> dict[str, Any]:
@@ -91,21 +92,8 @@ class Pages:
         add("GET", "/status", self.status, "state, places, GTIDs, seconds behind the server")
         add("GET", "/metrics", self.metrics, "for Prometheus")
         add("PUT", "/state/{action}", self.change_state, "pause or resume")
-        add("POST", "/ruling/{verb}/{place}/{sql}", self.rule, "skip, replace or inject; - is none")
-        add(
-            "POST",
-            "/reload/{table}/{gap}",
-            self.reload,
-            "schema.table is loaded again, the others go on; - or accept",
-        )
-        add("POST", "/continue", self.follow_history, "another history of the server is followed")
-        add("POST", "/skip-table/{table}", self.skip_table, "schema.table is skipped from here on")
-        add(
-            "POST",
-            "/revoke/{what}/{gap}",
-            self.revoke,
-            "file:position or schema.table; - or accept",
-        )
+        for request, (path, about) in EDITS.items():
+            add("POST", path, partial(self.edit, request), about)
         add("POST", "/purge/{strategy}/{what}", self.purge, "inactive, filename or time; - is none")
 
     async def status(self, names: Mapping[str, str]) -> Answer:
@@ -122,34 +110,8 @@ class Pages:
         await asyncio.to_thread(getattr(self._service, action))
         return Answer(f"{action}: done\n")
 
-    async def rule(self, names: Mapping[str, str]) -> Answer:
-        verb, place = names["verb"], names["place"].removeprefix("-")
-        sql = names["sql"] if names["sql"] != "-" else ""
-        if verb not in VERBS:
-            raise NeedsOperator(f"no verb {verb!r}", ", ".join(VERBS), Code.COMMAND_INVALID)
-        if bool(sql) == (verb == "skip"):
-            raise NeedsOperator(
-                f"{verb} {'takes no' if sql else 'needs a'} statement",
-                "as --help says",
-                Code.COMMAND_INVALID,
-            )
-        statements = (sql,) if sql else ()
-        return Answer(await asyncio.to_thread(self._service.rule, verb, place, statements))
-
-    async def skip_table(self, names: Mapping[str, str]) -> Answer:
-        return Answer(await asyncio.to_thread(self._service.skip_table, table_name(names["table"])))
-
-    async def reload(self, names: Mapping[str, str]) -> Answer:
-        gap = names["gap"] == "accept"
-        name = table_name(names["table"])
-        return Answer(await asyncio.to_thread(self._service.reload_table, name, accepts_gap=gap))
-
-    async def follow_history(self, names: Mapping[str, str]) -> Answer:
-        return Answer(await asyncio.to_thread(self._service.follow_history))
-
-    async def revoke(self, names: Mapping[str, str]) -> Answer:
-        edit = revoked(names["what"], accepts_gap=names["gap"] == "accept")
-        return Answer(await asyncio.to_thread(self._service.change, edit))
+    async def edit(self, request: str, names: Mapping[str, str]) -> Answer:
+        return Answer(await asyncio.to_thread(self._service.request, request, names))
 
     async def purge(self, names: Mapping[str, str]) -> Answer:
         purger, what = self._service.purger, names["what"].removeprefix("-")

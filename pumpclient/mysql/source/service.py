@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from contextlib import ExitStack, closing
@@ -30,7 +30,6 @@ from pumpclient.mysql.protocol.server import checked_flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.receiver import RelayReceiver
-from pumpclient.mysql.relay.resume import history_of
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
@@ -46,20 +45,14 @@ from pumpclient.mysql.source.state.checkpoint import (
     own_once_free,
     save_with_retries,
 )
-from pumpclient.mysql.source.state.overrides import (
-    Edit,
-    choices,
-    history_accepted,
-    override_at,
-    table_skipped,
-)
+from pumpclient.mysql.source.state.overrides import Edit, choices
 from pumpclient.mysql.source.sync.context import SourceCounters, SyncContext
 from pumpclient.mysql.source.sync.loading import (
     begin_epoch,
+    edit_of,
     is_load_asked,
     load_state,
     load_tables,
-    reloaded,
 )
 from pumpclient.mysql.source.sync.reload import Pace, Reloads
 from pumpclient.mysql.source.sync.syncer import Syncer
@@ -124,33 +117,20 @@ class SourceService:
         counters.state = "starting" if counters.state == "failed" else counters.state
         self._interrupt(syncer=False)
 
-    def rule(self, verb: str, place: str, statements: tuple[str, ...]) -> str:
-        """Store an override of one place, durably; return a report.
+    def request(self, request: str, parts: Mapping[str, str]) -> str:
+        """Change the checkpoint durably as `edit_of` says; return a report.
 
-        Without a place it concerns the failed place, which is then retried.
+        An override without a place concerns the failed place, which is then retried.
         """
-        counters = self.counters
-        place = place or (counters.statement_place if counters.state == "failed" else "")
-        if not place:
-            raise NeedsOperator(
-                "no statement has failed", "name its place, file:position", Code.NODE_STATE
-            )
-        return self.change(override_at(verb, place, statements))
-
-    def skip_table(self, name: Name) -> str:
-        """Skip a table from here on, durably; return a confirmation."""
-        return self.change(table_skipped(name, self._rules.is_replicated))
-
-    def reload_table(self, name: Name, *, accepts_gap: bool = False) -> str:
-        """Request a reload of a table while the others continue; return a report.
-
-        All tables that are routed to the same target are reloaded with it.
-        """
-        return self.change(reloaded(self._config, self._rules, name, accepts_gap=accepts_gap))
-
-    def follow_history(self) -> str:
-        history = history_of(self._address, self._stream)
-        return self.change(history_accepted(history.name, str(history)))
+        if parts.get("place") == "-":
+            counters = self.counters
+            place = counters.statement_place if counters.state == "failed" else ""
+            if not place:
+                raise NeedsOperator(
+                    "no statement has failed", "name its place, file:position", Code.NODE_STATE
+                )
+            parts = {**parts, "place": place}
+        return self.change(edit_of(self._config, request, parts))
 
     def asked(self, edit: Edit) -> Future[str]:
         """Change the checkpoint between two runs of the syncer; the result is the edit's report.

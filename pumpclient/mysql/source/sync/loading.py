@@ -27,11 +27,21 @@ from penstock.security.tls import Security
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.state import ASKED, LoadState, read_state, write_state
+from pumpclient.mysql.relay.resume import history_of
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables
 from pumpclient.mysql.source.state.checkpoint import SourceStore, fresh_epoch, sources
-from pumpclient.mysql.source.state.overrides import Edit, tables_reloaded
+from pumpclient.mysql.source.state.overrides import (
+    VERBS,
+    Edit,
+    history_accepted,
+    override_at,
+    revoked,
+    table_name,
+    table_skipped,
+    tables_reloaded,
+)
 from pumpclient.mysql.translate.ddl_pieces import Translator
 
 
@@ -81,6 +91,49 @@ def reloaded(config: SourceConfig, rules: Rules, name: Name, *, accepts_gap: boo
                 Code.NOT_CONFIRMED,
             )
     return tables_reloaded((name, *sorted(group - {name})), gone=group - found)
+
+
+EDITS = {
+    "ruling": ("/ruling/{verb}/{place}/{sql}", "skip, replace or inject; - is none"),
+    "reload": (
+        "/reload/{table}/{gap}",
+        "schema.table is loaded again, the others go on; - or accept",
+    ),
+    "continue": ("/continue", "another history of the server is followed"),
+    "skip-table": ("/skip-table/{table}", "schema.table is skipped from here on"),
+    "revoke": ("/revoke/{what}/{gap}", "file:position or schema.table; - or accept"),
+}
+"""The requests that change a checkpoint: path of the page, and its description."""
+
+
+def edit_of(config: SourceConfig, request: str, parts: Mapping[str, str]) -> Edit:
+    """Return the edit that a request with these parts of its path means.
+
+    Raises `NeedsOperator` for an invalid request. `reload` and `continue` ask the server.
+    """
+    rules, accepts_gap = Rules(config.filter), parts.get("gap") == "accept"
+    match request:
+        case "skip-table":
+            return table_skipped(table_name(parts["table"]), rules.is_replicated)
+        case "reload":
+            return reloaded(config, rules, table_name(parts["table"]), accepts_gap=accepts_gap)
+        case "revoke":
+            return revoked(parts["what"], accepts_gap=accepts_gap)
+        case "continue":
+            history = history_of(config.source.address(), config.source.stream())
+            return history_accepted(history.name, str(history))
+    verb, place, sql = parts["verb"], parts["place"], parts["sql"]
+    if verb not in VERBS:
+        raise NeedsOperator(f"no verb {verb!r}", ", ".join(VERBS), Code.COMMAND_INVALID)
+    if (sql != "-") == (verb == "skip"):
+        raise NeedsOperator(
+            f"{verb} {'takes no' if sql != '-' else 'needs a'} statement",
+            "as --help says",
+            Code.COMMAND_INVALID,
+        )
+    if place == "-":
+        raise NeedsOperator("the source is stopped", "name the place: --at", Code.COMMAND_INVALID)
+    return override_at(verb, place, (sql,) if sql != "-" else ())
 
 
 log = logging.getLogger(__name__)
