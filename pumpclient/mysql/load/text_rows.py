@@ -29,7 +29,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from penstock.codes import Code
 from penstock.datum import values
@@ -47,9 +46,9 @@ from penstock.datum.times import Held
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
-from penstock.wire import protowire
 from pumpclient.changes import next_row_id
 from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.translate.datums import NUMBER_NAMES, begins_of, number_expression
 
 INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
@@ -58,8 +57,6 @@ AS_NUMBER = frozenset({MysqlType.YEAR, MysqlType.BIT, MysqlType.ENUM, MysqlType.
 _FLOATS = frozenset({MysqlType.FLOAT, MysqlType.DOUBLE})
 _SHORT = 251
 _SHOWN_BYTES = 32
-_QUICK = 1 << 27
-"""Numbers below this are at most four bytes as a varint: two look-ups."""
 _INT_FLAG, _UINT_FLAG = bytes([values.VARINT_FLAG]), bytes([values.UVARINT_FLAG])
 PACKET_BYTES_MAX = 0xFFFFFF
 _SIZE = struct.Struct("<I").unpack_from
@@ -166,22 +163,22 @@ def _joined(
         return f"by_values(({''.join(f'v{n}, ' for n in range(len(stored)))}))", names
     handle = handle_position(table)
     names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
-    names |= {"last": protowire.LAST_BYTES, "more": protowire.MORE_BYTES}
+    names |= NUMBER_NAMES
     first, pieces = "int_datum(rowid())", []
     for n, (each, encode) in enumerate(zip(stored, encoders, strict=True)):
         if each.position == handle:
-            first = _integer(f"v{n}", repr(_INT_FLAG), f"handle(v{n})", shift=1, below=_QUICK)
+            first = number_expression(f"int(v{n})", _INT_FLAG, f"handle(v{n})", shift=1)
             names["handle"] = _handle
             continue
         names[f"null{n}"] = _null_piece(each)
         if each.column.tp in INTEGERS:
             is_unsigned = each.column.is_unsigned
-            head = repr(each.header + (_UINT_FLAG if is_unsigned else _INT_FLAG))
-            below = min(_QUICK, integer_range(each.column)[1] + 1)
+            head = each.header + (_UINT_FLAG if is_unsigned else _INT_FLAG)
+            below = integer_range(each.column)[1] + 1
             shift = 0 if is_unsigned else 1
-            made = _integer(f"v{n}", head, f"e{n}(v{n})", shift=shift, below=below)
+            made = number_expression(f"int(v{n})", head, f"e{n}(v{n})", shift=shift, below=below)
         elif each.column.tp in STRING_TYPES:
-            names[f"begin{n}"] = _begins(each.header)
+            names[f"begin{n}"] = begins_of(each.header)
             is_plain = "" if each.column.is_binary else f" and v{n}.isascii()"
             is_quick = f"len(v{n}) < {_SHORT}{is_plain}"
             made = f"(begin{n}[len(v{n})] + v{n} if {is_quick} else e{n}(v{n}))"
@@ -191,21 +188,6 @@ def _joined(
         pieces.append(f"({made} if v{n} is not None else null{n}())")
     rest = " + ".join(pieces) or "b''"
     return f"{first} + ({rest} or empty)", names
-
-
-@lru_cache(maxsize=1024)
-def _begins(header: bytes) -> list[bytes]:
-    return [header + values.bytes_datum(bytes(i))[: -i or None] for i in range(_SHORT)]
-
-
-def _integer(text: str, head: str, otherwise: str, *, shift: int, below: int) -> str:
-    """Return the expression for a number's datum; `shift` is 1 for a zig-zag varint."""
-    short, low = len(protowire.LAST_BYTES) >> shift, len(protowire.LAST_BYTES) - 1
-    return (
-        f"(({head} + last[x << {shift}] if x < {short} else"
-        f" {head} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
-        f" if 0 <= (x := int({text})) < {below} else {otherwise})"
-    )
 
 
 def _handle(text: bytes) -> bytes:

@@ -87,20 +87,28 @@ def _integer(pair: ColumnPair, reading: Reading) -> Reading | None:
     head, datum = pair.stored.header, values.uint_datum if is_unsigned else values.int_datum
     begin, otherwise = head + datum(0)[:1], f"number{pair.index}"
     shift = 0 if is_unsigned else 1  # A signed number is zig-zag.
-    low, short = len(protowire.LAST_BYTES) - 1, len(protowire.LAST_BYTES) >> shift
     return replace(
         reading,
-        expression=(
-            f"(({begin!r} + last[x << {shift}] if x < {short} else"
-            f" {begin!r} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
-            f" if 0 <= (x := {reading.expression}) < {_QUICK} else {otherwise}(x))"
-        ),
-        names={
-            **reading.names,
-            "last": protowire.LAST_BYTES,
-            "more": protowire.MORE_BYTES,
-            otherwise: lambda number: head + datum(number),
-        },
+        expression=number_expression(reading.expression, begin, f"{otherwise}(x)", shift=shift),
+        names={**reading.names, **NUMBER_NAMES, otherwise: lambda number: head + datum(number)},
+    )
+
+
+NUMBER_NAMES = {"last": protowire.LAST_BYTES, "more": protowire.MORE_BYTES}
+
+
+def number_expression(
+    number: str, begin: bytes, otherwise: str, *, shift: int, below: int = _QUICK
+) -> str:
+    """Return the expression of a number's datum after `begin`; it uses `NUMBER_NAMES` and `x`.
+
+    `shift` is 1 for a zig-zag varint. `below` is at most `_QUICK`.
+    """
+    short, low = len(protowire.LAST_BYTES) >> shift, len(protowire.LAST_BYTES) - 1
+    return (
+        f"(({begin!r} + last[x << {shift}] if x < {short} else"
+        f" {begin!r} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
+        f" if 0 <= (x := {number}) < {min(below, _QUICK)} else {otherwise})"
     )
 
 
@@ -141,7 +149,7 @@ def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
     if charset.name not in _UTF8 or charset.is_binary != column.is_binary:
         return None
     head, encode = pair.stored.header, pair.stored.field.encode
-    begin = _begins(head)
+    begin = begins_of(head)
     limit = column.flen if column.flen > 0 else 0xFFFFFFFF
     is_text = not charset.is_binary
     is_fixed = column.tp is MysqlType.STRING
@@ -171,7 +179,8 @@ def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
 
 
 @lru_cache(maxsize=1024)
-def _begins(head: bytes) -> list[bytes]:
+def begins_of(head: bytes) -> list[bytes]:
+    """Return the bytes before a text, by its length."""
     return [head + values.bytes_datum(bytes(n))[: -n or None] for n in range(_SHORT)]
 
 

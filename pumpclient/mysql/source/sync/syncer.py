@@ -81,7 +81,6 @@ log = logging.getLogger(__name__)
 
 _TYPE_AT = 4
 _LOGGED_BYTES = 500
-_GROUP_BYTES_MAX = 4 << 20
 _CHECKPOINT_INTERVAL_S = 1.0
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
@@ -124,13 +123,7 @@ class Syncer:
         self._catch_up = CatchUp(context.load, checkpoint)
         self._left_out = SkippedTables(checkpoint.left_out)
         self._assembler = self._assembler_from(checkpoint.place)
-        client_options = context.client.session.options
-        self._gatherer = Gatherer(
-            count_max=group_count_max,
-            bytes_max=_GROUP_BYTES_MAX,
-            spill_bytes=client_options.spill_bytes,
-            spill_dir=client_options.spill_dir,
-        )
+        self._gatherer = Gatherer(group_count_max, context.client.session.options)
         self._writer = GroupWriter(
             context.client.session, context.journal, may_commit=context.store.is_ours
         )
@@ -237,8 +230,8 @@ class Syncer:
         return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
 
     def _is_skipped(self, end: Location) -> bool:
-        found = self._context.counters.rulings.get(place_text(end))
-        return found is not None and found["verb"] == Verb.SKIP.value
+        found = self._context.counters.rulings.get(place_text(end), {})
+        return found.get("verb") == Verb.SKIP.value
 
     def _choose(self, table_map: TableMap) -> Routed | SequenceRows | None:
         if self._catch_up.has((table_map.schema, table_map.table)):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -31,6 +30,7 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
 from pumpclient.mysql.translate.ddl_pieces import Translation
+from pumpclient.options import Options
 from pumpclient.rows import Table
 
 log = logging.getLogger(__name__)
@@ -159,18 +159,18 @@ def _floor(place: Location) -> tuple[int, int]:
     return place.file.number, place.position
 
 
+_BYTES_MAX = 4 << 20
+
+
 class Gatherer:
     """The group that is being made, and the transaction that is open after it."""
 
-    def __init__(
-        self, *, count_max: int, bytes_max: int, spill_bytes: int, spill_dir: str | Path | None
-    ) -> None:
-        """A group has at most `count_max` transactions and little more than `bytes_max` bytes."""
+    def __init__(self, count_max: int, options: Options) -> None:
+        """A group has at most `count_max` transactions and little more than `_BYTES_MAX` bytes."""
         self._count_max = count_max
-        self._bytes_max = bytes_max
         # The rows in memory must fit into one message, whatever their frames add to them.
-        self._spill_bytes = spill_bytes // 4
-        self._spill_dir = spill_dir
+        self._spill_bytes = options.spill_bytes // 4
+        self._spill_dir = options.spill_dir
         self._group: list[PendingTransaction] = []
         self._group_bytes = 0
         self._open: ChangeSet | None = None
@@ -179,15 +179,11 @@ class Gatherer:
 
     @property
     def is_full(self) -> bool:
-        return len(self._group) >= self._count_max or self._group_bytes >= self._bytes_max
+        return len(self._group) >= self._count_max or self._group_bytes >= _BYTES_MAX
 
     @property
     def is_large(self) -> bool:
         return self._open is not None and self._open.spool_file is not None
-
-    @property
-    def count(self) -> int:
-        return len(self._group)
 
     def add(
         self, table: Table, policy: RowPolicy, kind: MutationType, rows: Sequence[bytes]
