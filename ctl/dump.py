@@ -37,7 +37,7 @@ from penstock.log.chunks import (
     is_special,
     special_kind,
 )
-from penstock.log.files import File, Files, OsFiles
+from penstock.log.files import File, Files
 from penstock.log.frame import HEADER_SIZE, decode_header
 from penstock.log.segment import (
     BEGIN,
@@ -102,7 +102,7 @@ def look(path: Path, files: Files | None = None) -> Iterator[Found]:
 
     Raises `NeedsOperator` when `path` has no segment.
     """
-    files = files or OsFiles()
+    files = files or Files()
     expected: int | None = None
     for segment_path in segment_paths(path):
         number = _number(segment_path)

@@ -6,6 +6,7 @@ Counting takes no lock, because each counter has only one thread that writes it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -66,65 +67,46 @@ def reason_of(error: BaseException) -> str:
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "other")
 
 
-class MeteredFile:
-    """A writable file that measures writes and syncs, and delegates all work to another file."""
+class MeteredFile(File):
+    """A writable file that measures writes and syncs."""
 
-    def __init__(self, file: File, counters: Counters) -> None:
-        self._file = file
+    def __init__(self, path: Path, flags: int, counters: Counters) -> None:
+        super().__init__(path, flags)
         self._counters = counters
-        self.size = file.size
-        self.read = file.read
-        self.truncate = file.truncate
-        self.extend = file.extend
-        self.forget = file.forget
-        self.is_named = file.is_named
-        self.close = file.close
-
-    @property
-    def path(self) -> Path:
-        return self._file.path
-
-    @path.setter
-    def path(self, path: Path) -> None:
-        self._file.path = path
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
         begin_s = time.perf_counter()
-        self._file.write(buffers, offset)
+        super().write(buffers, offset)
         self._counters.write_s.note(time.perf_counter() - begin_s)
         self._counters.write_bytes.note(sum(map(len, buffers)))
 
     def sync(self) -> None:
         begin_s = time.perf_counter()
         try:
-            self._file.sync()
+            super().sync()
         finally:
             self._counters.sync_s.note(time.perf_counter() - begin_s)
 
 
-class MeteredFiles:
+class MeteredFiles(Files):
     """A file system that measures the files that are written; reads cost nothing more."""
 
-    def __init__(self, files: Files, counters: Counters) -> None:
-        self._files = files
+    def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._created_s: float | None = None
-        self.names = files.names
-        self.rename = files.rename
-        self.remove = files.remove
-        self.space = files.space
 
-    def sync_folder(self, path: Path) -> None:
+    def sync_folder(self, folder: Path) -> None:
         """Make names durable; after `create` this completes the creation of a segment."""
-        self._files.sync_folder(path)
+        super().sync_folder(folder)
         created_s, self._created_s = self._created_s, None
         if created_s is not None:
             self._counters.rotate_s.note(time.perf_counter() - created_s)
 
     def create(self, path: Path) -> File:
         self._created_s = time.perf_counter()
-        return MeteredFile(self._files.create(path), self._counters)
+        return super().create(path)
 
-    def open(self, path: Path, *, writable: bool = False) -> File:
-        file = self._files.open(path, writable=writable)
-        return MeteredFile(file, self._counters) if writable else file
+    def _file(self, path: Path, flags: int) -> File:
+        if flags == os.O_RDONLY:
+            return super()._file(path, flags)
+        return MeteredFile(path, flags, self._counters)

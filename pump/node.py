@@ -19,7 +19,6 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError, Retryable, coded
-from penstock.log.files import OsFiles
 from penstock.node import service
 from penstock.oracle.client import find_cluster_id
 from penstock.security.tls import Security
@@ -104,7 +103,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
 
 
 async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack) -> Storage:
-    files = MeteredFiles(OsFiles(), counters)
+    files = MeteredFiles(counters)
     storage = await asyncio.to_thread(Storage.open, config.data_dir, config.storage, files=files)
     stack.push_async_callback(asyncio.to_thread, storage.close)
     return storage

@@ -54,7 +54,7 @@ from drainer.relay_log.records import (
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.failpoints import point
-from penstock.log.files import Files, OsFiles
+from penstock.log.files import Files
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Position, Segments, WriteFailed
 from penstock.schema.model import DdlJob
@@ -90,7 +90,7 @@ class RelayLog:
     @classmethod
     def open(cls, folder: Path, *, file_bytes_max: int, files: Files | None = None) -> RelayLog:
         """Open or create the log in `folder`; cut off a torn end, raise `Corrupt`."""
-        files = files or OsFiles()
+        files = files or Files()
         binlogs = Segments.open(folder, files=files, segment_bytes_max=_NEVER)
         return cls(binlogs, DdlLog(folder / "ddl", files), file_bytes_max)
 

@@ -42,7 +42,7 @@ from drainer.sinks.files.savepoint import (
 from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import Corrupt, NeedsOperator
-from penstock.log.files import OsFiles
+from penstock.log.files import Files
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class HeldChanges:
             raise NeedsOperator(f"{folder} is no folder", _HINT, Code.PATH_UNUSABLE)
         self.folder = folder
         # First, because a Drainer may be writing: all files that it names exist then.
-        self.savepoint: Savepoint | None = load_savepoint(OsFiles(), folder)
+        self.savepoint: Savepoint | None = load_savepoint(Files(), folder)
         names = os.listdir(folder)
         self._files = binlog_files(names, folder)
         if not self._files:

@@ -54,7 +54,7 @@ from penstock.errors import (
 )
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.unary import Reply
-from penstock.log.files import OsFiles, sync_folder
+from penstock.log.files import Files, sync_folder
 from penstock.log.repair import Damage, Patch, Salvaged, repair_segment
 from penstock.log.replica import OlderSegment, read_mark
 from penstock.log.segment import BEGIN, Segment, segment_name
@@ -100,7 +100,7 @@ _WAITING_MAX = 16
 """Requests for one log. A primary has one in progress, plus one for each connection."""
 _REPAIR_AGAIN_S = 3.0
 """The delay before asking other disks again for missing bytes; the second attempt decides."""
-_FILES = OsFiles()
+_FILES = Files()
 
 _Result = TypeVar("_Result")
 

@@ -29,7 +29,7 @@ from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError, Retryable
-from penstock.log.files import OsFiles, sync_folder
+from penstock.log.files import Files, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
 from pump.cluster.identity import (
@@ -144,7 +144,7 @@ class Replication:
             sources=self.peers.sources,
             epoch_listed=self.peers.epoch,
             reserve=Reserve(
-                OsFiles(), self._config.data_dir, self._config.storage.stop_write_at_available_bytes
+                Files(), self._config.data_dir, self._config.storage.stop_write_at_available_bytes
             ),
         )
         await self.followed.start()
@@ -260,7 +260,7 @@ class Replication:
         """
         folder = self._config.data_dir
         sources = partial(self.peers.sources, self._node_id)
-        repair = ClosedLogRepair(folder / "log", OsFiles(), self.repairs, sources, again_s=0)
+        repair = ClosedLogRepair(folder / "log", Files(), self.repairs, sources, again_s=0)
 
         def repair_locked(damage: Corrupt) -> bool:
             lock = lock_folder(folder)
@@ -327,7 +327,7 @@ class Replication:
     def ship(self, claimed: Claimed, storage: Storage) -> Shipping:
         """Return the own log's shipping, not started; its damage is repaired from now on."""
         self.own_repair = OwnLogRepair(
-            *(storage.log, OsFiles(), self.repairs),
+            *(storage.log, Files(), self.repairs),
             sources=partial(self.peers.sources, self._node_id),
             acknowledged=lambda: shipping.acknowledged,
         )
@@ -429,7 +429,7 @@ class Replication:
         fenced = folder / _DISPLACED_FOLDER
         try:
             set_aside(folder)
-            begin_log(OsFiles(), folder / "log", entry.since, entry.id_of(entry.since) or 0)
+            begin_log(Files(), folder / "log", entry.since, entry.id_of(entry.since) or 0)
             # From now on the folder is compared with an entry from before, if etcd is restored.
             forget_former(folder)
         except OSError as error:

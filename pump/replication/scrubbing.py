@@ -26,7 +26,7 @@ from typing import NamedTuple
 from penstock.codes import Code
 from penstock.errors import PenstockError, coded
 from penstock.log import repair
-from penstock.log.files import File, OsFiles, replace_file
+from penstock.log.files import File, Files, replace_file
 from penstock.log.repair import Salvaged, find_damage
 from penstock.log.segment import Segment
 from penstock.node.output import NO_TEXT
@@ -44,7 +44,7 @@ _BLOCK_BYTES = 128 << 10
 """Checking one block takes half a millisecond, for which a writer's thread may have to wait."""
 _DAY_S = 86400.0
 _SHOWN_MAX = 20
-_FILES = OsFiles()
+_FILES = Files()
 
 
 class ScrubState(StrEnum):

@@ -94,7 +94,7 @@ from typing import NamedTuple, Protocol
 
 from penstock import failpoints
 from penstock.codes import Code
-from penstock.log.files import Files, OsFiles
+from penstock.log.files import Files
 from penstock.log.segments import Place, Position, Segments, WriteFailed
 from pump.store.index import Checkpoint, Entry, Flusher
 from pump.store.record import (
@@ -219,7 +219,7 @@ class Storage:
 
         Raises `Corrupt` for damage, `NeedsOperator` while another process has it open.
         """
-        config, files = config or StorageConfig(), files or OsFiles()
+        config, files = config or StorageConfig(), files or Files()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock_file = lock_folder(path)
         try:

@@ -56,7 +56,7 @@ from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.log.files import DRAFT, Files, OsFiles, sync_folder
+from penstock.log.files import DRAFT, Files, sync_folder
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
@@ -174,7 +174,7 @@ class FileSink(RetryingSink, EventSink):
         super().__init__(str(target.folder), cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._target = target
         self._folder = target.folder
-        self._files = files or OsFiles()
+        self._files = files or Files()
         self._catalog = Catalog()
         self._tail: Tail | None = None
         self._upkeep = Upkeep(self._target, self.file_counts)

@@ -1,7 +1,7 @@
-"""Files: the operations that the log needs of a file system, and their implementation.
+"""Files: the operations that the log needs of a file system.
 
-`tests/kit/fakes/files.py` implements the same interface, and forgets unsynced data, tears writes
-and fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read
+`tests/kit/fakes/files.py` has the same operations, and forgets unsynced data, tears writes and
+fails on demand. Reads go through `pread`, never through a memory map: a map turns a disk's read
 error, or a file cut short by another process, into a signal that ends the whole node.
 """
 
@@ -34,68 +34,12 @@ class Readable(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
 
 
-class File(Readable, Protocol):
-    """One open file; all offsets are explicit, so that threads may share it."""
+class File:
+    """One open file; all offsets are explicit, so that threads may share it.
 
-    path: Path
-
-    def size(self) -> int: ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
-
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all `buffers` consecutively from `offset`; raise `OSError`."""
-
-    def sync(self) -> None:
-        """Return once all written data is on disk; raise `OSError`."""
-
-    def truncate(self, size_bytes: int) -> None: ...
-
-    def extend(self, size_bytes: int) -> int:
-        """Add zeros, up to that size or less, and return the file's length; never raises.
-
-        Syncing later writes is then cheaper, because the file's length need not be synced.
-        """
-
-    def is_named(self) -> bool:
-        """Return whether its path still refers to this file; raise `OSError`."""
-
-    def forget(self, offset: int, length: int) -> None:
-        """Make later reads of these bytes come from disk, as far as that can be requested."""
-
-    def close(self) -> None:
-        """Close the descriptor; idempotent."""
-
-
-class Files(Protocol):
-    """A file system, as far as an append-only log needs it."""
-
-    def names(self, folder: Path) -> list[str]:
-        """Return the names in `folder`, creating it if it is missing."""
-
-    def create(self, path: Path) -> File:
-        """Open an empty file at `path` for reading and writing."""
-
-    def open(self, path: Path, *, writable: bool = False) -> File: ...
-
-    def rename(self, old: Path, new: Path) -> None:
-        """Rename a file; durable only after `sync_folder`."""
-
-    def remove(self, path: Path) -> None:
-        """Remove a file; durable only after `sync_folder`."""
-
-    def sync_folder(self, folder: Path) -> None:
-        """Return once the folder's names are on the disk."""
-
-    def space(self, folder: Path) -> tuple[int, int]:
-        """Return the bytes still free on the folder's volume, and the volume's size."""
-
-
-class OsFile:
-    """A file of the operating system, closed at the latest when its last reference is gone.
-
-    A garbage collection can therefore remove a segment while another thread reads it.
+    It is closed at the latest when its last reference is gone. A garbage collection can therefore
+    remove a segment while another thread reads it. Unless stated otherwise, its methods raise
+    `OSError`.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
@@ -106,6 +50,7 @@ class OsFile:
         return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, length: int) -> bytes:
+        """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
         _at_read()
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
@@ -118,6 +63,7 @@ class OsFile:
         return b"".join(parts)
 
     def write(self, buffers: Sequence[bytes], offset: int) -> None:
+        """Write all `buffers` consecutively from `offset`."""
         torn_at = _at_write()
         if torn_at is not None:
             self._write([b"".join(buffers)[:torn_at]], offset)
@@ -136,6 +82,7 @@ class OsFile:
         return offset
 
     def sync(self) -> None:
+        """Return once all written data is on disk."""
         _at_sync()
         os.fdatasync(self._descriptor)
 
@@ -143,7 +90,11 @@ class OsFile:
         os.ftruncate(self._descriptor, size_bytes)
 
     def extend(self, size_bytes: int) -> int:
-        """Preallocate the file with zeros while the volume has ample free space."""
+        """Add zeros, up to that size or less, and return the file's length; never raises.
+
+        Syncing later writes is then cheaper, because the file's length need not be synced. Nothing
+        is added where the volume lacks ample free space.
+        """
         size = self.size()
         more = size_bytes - size
         if more > 0:
@@ -184,32 +135,40 @@ def _after(buffers: list[bytes], written: int) -> list[bytes]:
     return []
 
 
-class OsFiles:
-    """The file system of the operating system."""
+class Files:
+    """A file system, as far as an append-only log needs it."""
 
     def names(self, folder: Path) -> list[str]:
+        """Return the names in `folder`, creating it if it is missing."""
         if not folder.is_dir():
             folder.mkdir(parents=True, mode=0o700)
             self.sync_folder(folder.parent)
         return os.listdir(folder)
 
     def create(self, path: Path) -> File:
+        """Open an empty file at `path` for reading and writing."""
         _at_create()
-        return OsFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        return self._file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def open(self, path: Path, *, writable: bool = False) -> File:
-        return OsFile(path, os.O_RDWR if writable else os.O_RDONLY)
+        return self._file(path, os.O_RDWR if writable else os.O_RDONLY)
+
+    def _file(self, path: Path, flags: int) -> File:
+        return File(path, flags)
 
     def rename(self, old: Path, new: Path) -> None:
+        """Rename a file; durable only after `sync_folder`."""
         os.rename(old, new)
 
     def remove(self, path: Path) -> None:
+        """Remove a file; durable only after `sync_folder`."""
         os.remove(path)
 
     def sync_folder(self, folder: Path) -> None:
         sync_folder(folder)
 
     def space(self, folder: Path) -> tuple[int, int]:
+        """Return the bytes still free on the folder's volume, and the volume's size."""
         volume = os.statvfs(folder)
         return volume.f_bavail * volume.f_frsize, volume.f_blocks * volume.f_frsize
 

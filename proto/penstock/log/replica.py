@@ -38,7 +38,7 @@ from google_crc32c import value
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, Retryable
-from penstock.log.files import DRAFT, File, Files, OsFiles
+from penstock.log.files import DRAFT, File, Files
 from penstock.log.repair import Patch
 from penstock.log.segment import (
     BEGIN,
@@ -86,7 +86,7 @@ class ReplicaSegments:
 
         A torn end is cut. Raises `Corrupt` for damage that a crash cannot explain, and `Retryable`.
         """
-        files = files or OsFiles()
+        files = files or Files()
         try:
             found = open_chain(files, folder)
             for sealed in sorted(found)[:-1]:

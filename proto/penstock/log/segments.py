@@ -32,7 +32,7 @@ from google_crc32c import value
 from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Corrupt, Retryable
-from penstock.log.files import File, Files, OsFiles
+from penstock.log.files import File, Files
 from penstock.log.frame import HEADER_SIZE, PAYLOAD_CRC_AT, encode_frames
 from penstock.log.segment import (
     BEGIN,
@@ -124,7 +124,7 @@ class Segments:
         `known_end`, if the caller remembers one, is a place before which all was durable. Raises
         `Corrupt` with file and offset for anything that a crash cannot explain.
         """
-        files = files or OsFiles()
+        files = files or Files()
         found = open_chain(files, folder)
         if known_end is not None and known_end.segment not in found:
             missing = str(folder / segment_name(known_end.segment))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from penstock.log.files import File
+from penstock.log.files import File, Files
 
 SECTOR = 512
 EXTENDED_MAX = 1500
@@ -67,7 +67,7 @@ class Node:
         return found
 
 
-class MemoryFile:
+class MemoryFile(File):
     def __init__(self, files: MemoryFiles, path: Path, node: Node) -> None:
         self.path = path
         self.node = node
@@ -118,7 +118,7 @@ class MemoryFile:
         pass
 
 
-class MemoryFiles:
+class MemoryFiles(Files):
     """Implements `Files`; `calls` lists what was done, `fail` may raise for any of it."""
 
     def __init__(self) -> None:

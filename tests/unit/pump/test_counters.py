@@ -1,4 +1,8 @@
+import errno
+import os
 import random
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,7 +13,6 @@ from penstock.pb import penstock_pb2
 from pump.counters import COUNTS, SECONDS, SIZES_BYTES, Counters, MeteredFiles, reason_of
 from pump.store.record import Contradiction, NoPrewrite, OutOfSpace
 from pump.store.storage import Storage
-from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import SMALL, commit, prewrite, write
 
 
@@ -61,19 +64,20 @@ def test_a_refusal_has_one_word_for_its_reason(error: Exception, word: str) -> N
 
 
 def test_what_the_log_writes_and_syncs_is_measured(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counters, disk = Counters(), MemoryFiles()
-    path = tmp_path_factory.mktemp("pump")
-    storage = Storage.open(path, SMALL, files=MeteredFiles(disk, counters))
+    counters = Counters()
+    storage = Storage.open(tmp_path, SMALL, files=MeteredFiles(counters))
     syncs, size = counters.sync_s.count, counters.write_bytes.sum
     write(storage, prewrite(1), commit(1, 5))
     assert counters.sync_s.count == syncs + 1
     assert counters.write_s.count == counters.write_bytes.count
     stored = storage.stats()["log_bytes"]
     assert counters.write_bytes.sum - size == stored - 32
-    disk.fail_once("sync")
+    failing = Mock(side_effect=OSError(errno.EIO, "made to fail"))
+    monkeypatch.setattr(os, "fdatasync", failing)
     with pytest.raises(Retryable):
         storage.append([prewrite(9)])
     assert counters.sync_s.count == syncs + 2
+    monkeypatch.undo()
     storage.close()

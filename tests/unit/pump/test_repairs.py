@@ -14,7 +14,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.log.files import DRAFT, OsFiles
+from penstock.log.files import DRAFT, Files
 from penstock.log.repair import Donor
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
@@ -93,7 +93,7 @@ def own_repair(
     log: Segments, other: Donor, repairs: Repairs, place: Place | None = None
 ) -> OwnLogRepair:
     return OwnLogRepair(
-        log, OsFiles(), repairs, sources=partial(only, other), acknowledged=lambda: place or log.end
+        log, Files(), repairs, sources=partial(only, other), acknowledged=lambda: place or log.end
     )
 
 
