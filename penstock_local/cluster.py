@@ -18,8 +18,7 @@ from penstock.ts import seconds_between
 from penstock_local.etcd import EtcdServer
 from penstock_local.kafka import KafkaServer
 from penstock_local.process import ServerProcess, free_port, python_module
-from penstock_local.sql_server import MariadbServer
-from penstock_local.tidb import PdAndTikv
+from penstock_local.sql_server import MariadbServer, PdAndTikv
 
 ONLINE_S_MAX = 60.0
 

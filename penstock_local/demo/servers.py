@@ -36,9 +36,14 @@ from penstock_local.demo.comparison import Sums, fingerprints, judged, lines, su
 from penstock_local.demo.runner import CATCH_UP_S_MAX, Demo, Say, shown
 from penstock_local.mysql_source import MysqlSource
 from penstock_local.process import ServerProcess
-from penstock_local.sql_server import MariadbServer, SqlProcess, mariadb_binlog_options
+from penstock_local.sql_server import (
+    MariadbServer,
+    PdAndTikv,
+    SqlProcess,
+    TidbServer,
+    mariadb_binlog_options,
+)
 from penstock_local.sysbench import WORKLOAD, Sysbench, SysbenchRun
-from penstock_local.tidb import PdAndTikv, TidbServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 

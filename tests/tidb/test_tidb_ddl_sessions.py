@@ -22,7 +22,7 @@ from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
 from penstock.oracle.client import OracleClient, find_cluster_id
 from penstock.schema.model import DdlJob
-from penstock_local.tidb import PdAndTikv, TidbServer
+from penstock_local.sql_server import PdAndTikv, TidbServer
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.sink_target import sink_target

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.error_pages import INDEX, page_of
-from deploy.site import PAGES, linked, options_of_a_writer
+from deploy.site import INDEX, PAGES, linked, options_of_a_writer, page_of
 from penstock.codes import SUBJECTS, Code
 from pumpclient.options import Options
 

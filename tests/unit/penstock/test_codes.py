@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deploy.error_pages import former_cases, texts
+from deploy.site import former_cases, texts
 from penstock.codes import SUBJECTS, Code, code_named
 from penstock.errors import (
     Corrupt,
