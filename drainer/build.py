@@ -193,11 +193,11 @@ def build_pipeline(
     checkpoint, schemas = progress.checkpoint, schema.tracker
     selection = selection_of(config, schemas)
     sink = components.sink
-    gathering = sink.gathering
+    bytes_max = sink.gathered_bytes_max if sink.gathers_s else _batch_bytes_max(config, sink)
     planner = Planner(
         selection.lookup,
-        rows_max=gathering.rows_max if gathering else config.batch_rows_max,
-        bytes_max=gathering.bytes_max if gathering else _batch_bytes_max(config, sink),
+        rows_max=sink.gathered_rows_max if sink.gathers_s else config.batch_rows_max,
+        bytes_max=bytes_max,
         ignored_ts=config.ignored_ts,
         whole_ts=checkpoint.applying_ts if config.strategy in ("merge", "events") else 0,
         origins=checkpoint.origins,
@@ -229,8 +229,8 @@ def build_pipeline(
         relay=relay,
         fetching=fetching,
         catch_up=catch_up,
-        checkpoint_interval_s=gathering.seconds if gathering else checkpoint_interval_s,
-        gathers=gathering is not None,
+        checkpoint_interval_s=sink.gathers_s or checkpoint_interval_s,
+        gathers=sink.gathers_s > 0,
     )
 
 

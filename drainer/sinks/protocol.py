@@ -91,21 +91,6 @@ RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gathering:
-    """How long changes gather into a batch, and the bytes at which it is cut."""
-
-    seconds: float
-    bytes_max: int
-
-    @property
-    def rows_max(self) -> int:
-        """The row limit: so many rows take about as much memory in columns."""
-        return self.bytes_max // _GATHERED_ROW_BYTES
-
-
-_GATHERED_ROW_BYTES = 64
-
 T = TypeVar("T")
 
 Slices = Callable[[], Generator[T]]
@@ -128,8 +113,12 @@ class Sink:
 
     It is known once the checkpoint is loaded. A single upstream transaction may be larger.
     """
-    gathering: Gathering | None = None
-    """How batches are cut if commits cost too much to be as small as the load allows."""
+    gathers_s = 0.0
+    """How long changes gather into a batch if commits cost too much to be as small as possible."""
+    gathered_bytes_max = 0
+    """The bytes at which such a batch is cut."""
+    gathered_rows_max = 0
+    """The number of rows at which it is cut."""
 
     def __init__(self, cluster_id: int) -> None:
         self._cluster_id = cluster_id

@@ -139,8 +139,10 @@ def test_a_url_says_where_a_lake_is_and_how_it_is_kept() -> None:
     assert (target.interval_s, target.batch_bytes) == (5.0, 64 << 20)
     assert (target.retention_s, target.optimize_s) == (86400.0, 3600.0)
     assert target.accepted == {("a.b", 7), ("c.d", 1)}
+    gathering = DeltaSink(target, cluster_id=1, retry_s_max=0)
+    assert (gathering.gathers_s, gathering.gathered_rows_max) == (5, 1 << 20)
     sink = DeltaSink(sink_target(LakeTarget, "delta:lake?interval=0"), cluster_id=1, retry_s_max=0)
-    assert sink.gathering is None
+    assert sink.gathers_s == 0
 
 
 @pytest.mark.parametrize(

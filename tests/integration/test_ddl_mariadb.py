@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from drainer.sinks.mysql.spelling import spelled
+from drainer.sinks.mysql.server import spelled
 from penstock.ddl import Catalog, SchemaChange
 from penstock.ddl.tables.column_types import GEOMETRIES
 from penstock.errors import NeedsOperator

@@ -35,7 +35,6 @@ from drainer.sinks.delta.merging import LakeChanges, by_table, merge
 from drainer.sinks.delta.own_tables import ONCE, OwnTable, VersionsTable
 from drainer.sinks.patience import LOCK, PASSING_ERRNOS, RetryingSink, locked
 from drainer.sinks.protocol import (
-    Gathering,
     TableSink,
     ddl_run,
     rows_changed,
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_GATHERED_ROW_BYTES = 64
+"""What a row takes in memory, in columns."""
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
@@ -72,8 +73,8 @@ class LakeSink(RetryingSink):
         self._versions = VersionsTable(self._lake)
         self._upkeep: Iterator[None] = iter(())
         self._upkeep_due_s = time.monotonic()
-        if target.interval_s > 0:
-            self.gathering = Gathering(target.interval_s, target.batch_bytes)
+        self.gathers_s, self.gathered_bytes_max = target.interval_s, target.batch_bytes
+        self.gathered_rows_max = target.batch_bytes // _GATHERED_ROW_BYTES
         self.file_counts = self._lake.file_counts
 
     # --- the protocol ----------------------------------------------------------------------

@@ -32,11 +32,13 @@ from drainer.sinks.mysql.ddl_progress import (
     wait_for_ddl,
 )
 from drainer.sinks.mysql.ddl_session import as_upstream, written_out
-from drainer.sinks.mysql.server_checks import (
-    Engines,
+from drainer.sinks.mysql.server import (
+    Collations,
     check_grants,
     check_own,
+    report_engines,
     report_missing,
+    spelled,
     with_transactions,
 )
 from drainer.sinks.mysql.session import (
@@ -52,7 +54,6 @@ from drainer.sinks.mysql.session import (
     unhurried,
 )
 from drainer.sinks.mysql.side_connections import Fences, SideConnections, foreign_keys, run_rows
-from drainer.sinks.mysql.spelling import Collations, spelled
 from drainer.sinks.mysql.statements import run
 from drainer.sinks.protocol import (
     ForeignKey,
@@ -99,7 +100,7 @@ class MysqlSink(PartitionedSink):
         new_session = partial(MysqlSession, target, retry_s_max=retry_s_max, closing=self._closing)
         self._session = new_session()
         self._collations = Collations(target.collations)
-        self._engines = Engines()
+        self._known_engines: set[tuple[str, str]] = set()
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
         schema, table = target.checkpoint_schema, target.checkpoint_table
         self._table = quote_path(schema, table)
@@ -323,7 +324,7 @@ class MysqlSink(PartitionedSink):
 
         def look(connection: Connection, retried: bool) -> None:
             self._collations.look_at(connection, [table for _, table in tables])
-            self._engines.look_at(connection, names)
+            report_engines(connection, names, self._known_engines)
             if is_settled:
                 report_missing(connection, [(s, t.name) for s, t in tables if t.kind == "TABLE"])
 
@@ -426,7 +427,7 @@ class MysqlSink(PartitionedSink):
                 raise
             log.warning("not with InnoDB, so as it is written (%s): %s", error, query)
             connection.query(query)
-        self._engines.look_at(connection, tables)
+        report_engines(connection, tables, self._known_engines)
 
     def _query_of(self, connection: Connection, change: SchemaChange) -> str:
         if not change.job.query:

@@ -21,7 +21,6 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 _ID_BITS = 16
 _ID_MASK = 0x7FFF
@@ -29,10 +28,8 @@ _TRIES, _PAUSE_S = 5, 0.05
 """Another process, such as a shell's `wal_checkpoint`, may be copying the log into the file."""
 
 
-class _FileState(NamedTuple):
-    changed_ns: int
-    size: int
-    log_size: int
+_FileState = tuple[int, int, int]
+"""When the file has changed, in nanoseconds; its size; and that of its log."""
 
 
 class MainFile:
@@ -47,7 +44,7 @@ class MainFile:
         """The database's version, its log included."""
         self._next = 0
         self._data_version = 0
-        self._seen = _FileState(0, 0, 0)
+        self._seen: _FileState = (0, 0, 0)
 
     def is_cut(self) -> bool:
         """Return whether the file ends within a page and no log has the rest of the page."""
@@ -63,7 +60,7 @@ class MainFile:
         """Start on a new connection; return whether file and log have the same state."""
         self._read_version(connection)
         self._seen, self._id = self._file_state(), self._stored_id()
-        if self._id is not None and self._seen.size:
+        if self._id is not None and self._seen[1]:
             return self._id in self._ids()
         # A process that died while it copied the log leaves a file that only the log completes.
         return connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
@@ -75,12 +72,12 @@ class MainFile:
         """
         for _ in range(_TRIES):
             now, seen = self._file_state(), self._seen
-            if now == seen._replace(log_size=max(now.log_size, seen.log_size)):
+            if now[:2] == seen[:2] and now[2] >= seen[2]:
                 self._seen = now
                 return True
             if self._data_version != self._now(connection, "data_version"):
                 self._read_version(connection)
-            if self._is_one_state(connection, is_log_cut=now.log_size < seen.log_size):
+            if self._is_one_state(connection, is_log_cut=now[2] < seen[2]):
                 self._seen = self._file_state()
                 return True
             time.sleep(_PAUSE_S)
@@ -126,8 +123,8 @@ class MainFile:
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
-            return _FileState(0, 0, 0)
-        return _FileState(found.st_mtime_ns, found.st_size, self._size(self._log))
+            return (0, 0, 0)
+        return found.st_mtime_ns, found.st_size, self._size(self._log)
 
     def _stored_id(self) -> int | None:
         """Return the file's own id, without its log; None if it is cut or not a database."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from drainer.sinks.mysql.spelling import spelled
+from drainer.sinks.mysql.server import spelled
 from penstock.errors import NeedsOperator
 from tests.unit.penstock.ddl_session import DdlSession
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from drainer.sinks.protocol import Gathering
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.workloads.bank import DDL, LATER, Bank
@@ -32,7 +31,3 @@ def test_batches_are_as_many_as_the_interval_allows(
     assert least <= len(reader.states()) <= most
     accounts = reader.table("bank", "account").select(["id", "owner", "balance"]).rows()
     assert set(accounts) == bank.state_at(bank.last_ts).accounts
-
-
-def test_so_many_rows_are_as_large_as_the_bytes_allow() -> None:
-    assert Gathering(30.0, 64 << 20).rows_max == 1 << 20
