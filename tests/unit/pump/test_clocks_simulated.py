@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kit.replicas.sweep import Counts, found_by, sweep_of
+from tests.kit.replicas.sweep import found_by, sweep_of
 from tests.kit.simulation.clocks import CLOCK_RULES, ClockWorld
 
 PROGRAM = "tests.kit.simulation.clocks"
@@ -15,7 +15,7 @@ PROGRAM = "tests.kit.simulation.clocks"
     cases="60 + 5 rules",
 )
 def test_no_jump_of_a_clock_and_no_pause_breaks_a_promise() -> None:
-    (counts,) = sweep_of(ClockWorld, 0, 60, counts=Counts(0, PROGRAM))
+    (counts,) = sweep_of(ClockWorld, 0, 60, PROGRAM)
     assert counts.violations == []
     # A world in which nothing happens would prove nothing.
     for what, least in (("jumps", 600), ("pauses", 400), ("DDLs", 1000), ("terms", 300)):
@@ -29,5 +29,5 @@ def test_without_a_rule_about_clocks_something_goes_wrong(name: str) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_worlds_of_clocks_break_nothing() -> None:
-    (counts,) = sweep_of(ClockWorld, 0, 3000, counts=Counts(0, PROGRAM), block=3000)
+    (counts,) = sweep_of(ClockWorld, 0, 3000, PROGRAM, block=3000)
     assert counts.violations == []

@@ -11,7 +11,7 @@ import pytest
 import pump
 from penstock.cluster.log_entry import Copy, LogEntry
 from tests.kit import simulation
-from tests.kit.replicas.sweep import Counts, found_by, sweep_of
+from tests.kit.replicas.sweep import found_by, sweep_of
 from tests.kit.simulation.__main__ import PROGRAM
 from tests.kit.simulation.rules import RULES
 from tests.kit.simulation.world import World
@@ -37,7 +37,7 @@ AT_ONCE = (
     cases="16 / 5,000 + 1 rule",
 )
 def test_every_acknowledged_transaction_comes_once_and_in_order_whatever_fails() -> None:
-    (counts,) = sweep_of(World, 0, SEEDS, counts=Counts(0, PROGRAM))
+    (counts,) = sweep_of(World, 0, SEEDS, PROGRAM)
     assert counts.violations == []
     # A world in which nothing happens would prove nothing.
     assert counts.counted["transactions merged"] > 20 * SEEDS
@@ -83,8 +83,8 @@ def test_thousands_of_runs_break_nothing(pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.cache
     assert cache is not None
     key = f"penstock/simulation/{_digest()}"
-    first, named = int(cache.get(key, 0)), Counts(0, PROGRAM)
-    for counts in sweep_of(World, first, SEEDS_OF_A_SWEEP, counts=named, block=BLOCK):
+    first = int(cache.get(key, 0))
+    for counts in sweep_of(World, first, SEEDS_OF_A_SWEEP, PROGRAM, block=BLOCK):
         sys.__stderr__.write(f"{counts}\n") if sys.__stderr__ else None
         assert counts.violations == []
         cache.set(key, counts.end)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kit.replicas.sweep import Counts, found_by, sweep_of
+from tests.kit.replicas.sweep import found_by, sweep_of
 from tests.kit.simulation.upstream import UPSTREAM_RULES, Upstream
 
 PROGRAM = "tests.kit.simulation.upstream"
@@ -16,7 +16,7 @@ PROGRAM = "tests.kit.simulation.upstream"
     cases="40 / 5,000 + 5 rules",
 )
 def test_no_second_history_of_an_upstream_leaves_a_wrong_value() -> None:
-    (counts,) = sweep_of(Upstream, 0, 40, counts=Counts(0, PROGRAM))
+    (counts,) = sweep_of(Upstream, 0, 40, PROGRAM)
     assert counts.violations == []
     # A world in which nothing happens would prove nothing.
     for what, least in (("servers put back", 40), ("resets", 20), ("failovers", 30), ("stops", 40)):
@@ -30,5 +30,5 @@ def test_without_a_rule_about_histories_a_value_is_wrong(name: str) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_upstreams_leave_no_wrong_value() -> None:
-    (counts,) = sweep_of(Upstream, 0, 5000, counts=Counts(0, PROGRAM), block=5000)
+    (counts,) = sweep_of(Upstream, 0, 5000, PROGRAM, block=5000)
     assert counts.violations == []
