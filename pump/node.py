@@ -23,13 +23,13 @@ from penstock.node import service
 from penstock.oracle.client import find_cluster_id
 from penstock.security.tls import Security
 from penstock.waiting import set_within
-from pump.build import build, identity_of
+from pump.build import Components, build, identity_of
 from pump.cluster.identity import begin_run, has_disk_id, refuse_foreign, refuse_other_cluster
 from pump.cluster.membership import last_word_of
-from pump.components import Components
 from pump.config import PumpConfig
 from pump.counters import Counters, MeteredFiles
 from pump.operator import Operator
+from pump.pages import Pages
 from pump.replication.claiming import Claimed, Fenced
 from pump.replication.replicas import REPLICA_SERVICE, ReplicaService
 from pump.replication.replication import Replication
@@ -99,7 +99,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             shipping=shipping,
             replication=replication,
         )
-        await _Node(entrance, *parts, replication).serve(stop)
+        await _Node(entrance, *parts, replication).serve(Registry(etcd), stop)
 
 
 async def _opened(config: PumpConfig, counters: Counters, stack: AsyncExitStack) -> Storage:
@@ -300,11 +300,16 @@ class _Node:
         self._oracle = components.oracle
         self._membership = components.membership
 
-    async def serve(self, stop: asyncio.Event) -> None:
+    async def serve(self, registry: Registry, stop: asyncio.Event) -> None:
         """Serve until `stop`, or until an operator's command has done its work.
 
         Raises `Deposed` when another Pump has the log now.
         """
+        identity = self._membership.identity
+        node_id, host = identity.node_id, identity.host
+        self._entrance.open(f"Pump {node_id} at {host}", lambda: self._membership.state)
+        Pages(registry, self._operator, self._components).add_to(self._entrance.pages)
+        log.info("pump %s serves at %s, Prewrites once it is online", node_id, host)
         if (copies := self._components.copies) is not None:
             loop = asyncio.get_running_loop()
             copies.on_over = partial(loop.call_soon_threadsafe, self._deposed.set)
