@@ -1,7 +1,5 @@
 """A Pump's view of the cluster's time, and what is ahead of it."""
 
-import asyncio
-
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.ts import LOGICAL_BITS
@@ -43,38 +41,32 @@ def test_nothing_is_ahead_before_the_oracle_has_answered() -> None:
     assert not ClusterClock(Oracle()).is_ahead(at(T0_MS + DAY_MS))
 
 
-def test_what_is_beyond_the_present_is_ahead_and_time_goes_on_without_the_oracle() -> None:
+async def test_what_is_beyond_the_present_is_ahead_and_time_goes_on_without_the_oracle() -> None:
     now = [0.0]
     oracle = Oracle()
 
-    async def main() -> None:
-        clock = ClusterClock(oracle, monotonic_s=lambda: now[0])
-        await clock.next_ts()
-        assert not clock.is_ahead(at(T0_MS + AHEAD_S_MAX * 1000))
-        assert clock.is_ahead(at(T0_MS + AHEAD_S_MAX * 1000 + 1))
-        now[0] = 1.0
-        assert not clock.is_ahead(at(T0_MS + AHEAD_S_MAX * 1000 + 1))
-        assert clock.is_ahead(at(T0_MS + 365 * DAY_MS))
-        await settled(clock)
-
-    asyncio.run(main())
+    clock = ClusterClock(oracle, monotonic_s=lambda: now[0])
+    await clock.next_ts()
+    assert not clock.is_ahead(at(T0_MS + AHEAD_S_MAX * 1000))
+    assert clock.is_ahead(at(T0_MS + AHEAD_S_MAX * 1000 + 1))
+    now[0] = 1.0
+    assert not clock.is_ahead(at(T0_MS + AHEAD_S_MAX * 1000 + 1))
+    assert clock.is_ahead(at(T0_MS + 365 * DAY_MS))
+    await settled(clock)
 
 
-def test_an_oracle_that_has_come_that_far_is_believed() -> None:
+async def test_an_oracle_that_has_come_that_far_is_believed() -> None:
     oracle = Oracle()
 
-    async def main() -> None:
-        clock = ClusterClock(oracle)
-        await clock.next_ts()
-        oracle.ms += DAY_MS
-        far = at(oracle.ms)
-        assert clock.is_ahead(far)
-        assert clock.is_ahead(far)
-        await settled(clock)
-        assert oracle.asked == 2
-        assert not clock.is_ahead(far)
-        oracle.is_away = True
-        assert clock.is_ahead(at(oracle.ms + DAY_MS))
-        await settled(clock)
-
-    asyncio.run(main())
+    clock = ClusterClock(oracle)
+    await clock.next_ts()
+    oracle.ms += DAY_MS
+    far = at(oracle.ms)
+    assert clock.is_ahead(far)
+    assert clock.is_ahead(far)
+    await settled(clock)
+    assert oracle.asked == 2
+    assert not clock.is_ahead(far)
+    oracle.is_away = True
+    assert clock.is_ahead(at(oracle.ms + DAY_MS))
+    await settled(clock)

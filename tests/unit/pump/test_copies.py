@@ -1,9 +1,9 @@
 """Copies of other Pumps' logs on a real disk, asked as a primary asks."""
 
-import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +55,14 @@ def opened(folder: Path, clock: Callable[[], float] = lambda: 5.0, **options: An
     return Replicas(folder, node_id="pump-9", cluster_id=CLUSTER, disk=DISK, clock=clock, **options)
 
 
-def run(folder: Path, test: Callable[[Replicas], Awaitable[None]], **options: Any) -> None:
-    """Run a test with the copies in a folder."""
-
-    async def body() -> None:
-        copies = opened(folder, **options)
-        await copies.start()
-        try:
-            await test(copies)
-        finally:
-            await copies.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(folder: Path, **options: Any) -> AsyncIterator[Replicas]:
+    copies = opened(folder, **options)
+    await copies.start()
+    try:
+        yield copies
+    finally:
+        await copies.close()
 
 
 def upstream(groups: int = 3) -> Upstream:
@@ -97,14 +93,13 @@ async def pieces(data: bytes) -> AsyncIterator[bytes]:
         yield data[begin : begin + 100]
 
 
-def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
+async def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
     up = upstream()
 
-    async def first(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         assert copies.names() == []
         await shipped(copies, up)
-
-    async def second(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         links = up.chain().links
         assert copies.names() == ["pump-1"]
         size = sum(link.end for link in links)
@@ -112,24 +107,17 @@ def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
         assert (kept.bytes, kept.first_segment, kept.epoch) == (size, 0, 1)
         assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(1, tuple(links))
 
-    run(tmp_path, first)
-    run(tmp_path, second)
 
-
-def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    async def first(copies: Replicas) -> None:
+async def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as copies:
         for node_id in ODD_IDS:
             await shipped(copies, upstream(1), NAME._replace(node_id=node_id))
-
-    async def second(copies: Replicas) -> None:
+    assert os.listdir(tmp_path) == ["copies"]
+    assert len(list((tmp_path / "copies").iterdir())) == len(ODD_IDS)
+    async with running(tmp_path) as copies:
         assert copies.names() == sorted(ODD_IDS)
         for node_id in ODD_IDS:
             assert copies.links(node_id)[-1].epoch == 1
-
-    run(tmp_path, first)
-    assert [path.name for path in tmp_path.iterdir()] == ["copies"]
-    assert len(list((tmp_path / "copies").iterdir())) == len(ODD_IDS)
-    run(tmp_path, second)
 
 
 @pytest.mark.parametrize(
@@ -141,49 +129,47 @@ def test_any_node_id_has_a_folder_of_its_own(tmp_path: Path) -> None:
         (NAME._replace(node_id=""), Code.COPY_MALFORMED),
     ],
 )
-def test_what_is_for_another_cluster_or_disk_is_refused(
+async def test_what_is_for_another_cluster_or_disk_is_refused(
     tmp_path: Path, name: Name, code: Code
 ) -> None:
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         prepend = copies.prepend(name, Prepend(1, Link(0, 1, 40)), pieces(b"x" * 40))
         asked = (copies.follow(name, request, b"") for request in (Ask(1), SignOfLife(1)))
         for call in (*asked, prepend):
             with pytest.raises(NeedsOperator) as refused:
                 await call
             assert refused.value.code is code
-
-    run(tmp_path, test)
     assert not (tmp_path / "copies").exists()
 
 
-def test_no_copy_is_begun_of_a_log_that_etcd_does_not_list(tmp_path: Path) -> None:
+async def test_no_copy_is_begun_of_a_log_that_etcd_does_not_list(tmp_path: Path) -> None:
     listed: set[str] = set()
 
-    async def test(copies: Replicas) -> None:
+    async with running(
+        tmp_path, epoch_listed=lambda node_id: 7 if node_id in listed else None
+    ) as copies:
         with pytest.raises(Retryable, match="etcd lists no copies of a log of pump-1"):
             await copies.follow(NAME, Ask(1), b"")
         assert (copies.names(), (tmp_path / "copies").exists()) == ([], False)
         listed.add("pump-1")
         assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(1, ())
 
-    run(tmp_path, test, epoch_listed=lambda node_id: 7 if node_id in listed else None)
 
-
-def test_no_epoch_is_promised_that_etcd_cannot_list_by_now(tmp_path: Path) -> None:
-    async def test(copies: Replicas) -> None:
+async def test_no_epoch_is_promised_that_etcd_cannot_list_by_now(tmp_path: Path) -> None:
+    async with running(tmp_path, epoch_listed=lambda node_id: 7) as copies:
         assert await copies.follow(NAME, Ask(8), b"") == ReplicaState(8, ())
         for request in (Ask(1 << 40), Ask(9), SignOfLife(9)):
             with pytest.raises(Retryable, match=r"a primary of epoch \d+ asks .* lists epoch 7"):
                 await copies.follow(NAME, request, b"")
         assert await copies.follow(NAME, Ask(8), b"") == ReplicaState(8, ())
 
-    run(tmp_path, test, epoch_listed=lambda node_id: 7)
 
-
-def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_path: Path) -> None:
+async def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(
+    tmp_path: Path,
+) -> None:
     up, folder = upstream(), tmp_path / "copies" / "pump-1"
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         await shipped(copies, up)
         with pytest.raises(NeedsOperator, match=r"has .* open"):
             lock_folder(folder)
@@ -207,8 +193,6 @@ def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(tmp_pa
         assert standing.links[-1].epoch == 2
         assert not (folder / "index").exists()
 
-    run(tmp_path, test)
-
 
 def run_there(folder: Path, up: Upstream) -> None:
     """Open the log as a Pump does that takes over, and begin its epoch."""
@@ -220,10 +204,12 @@ def run_there(folder: Path, up: Upstream) -> None:
     (folder / "index" / "CURRENT").write_text("of then")
 
 
-def test_a_copy_of_the_own_log_is_taken_only_while_this_pump_is_displaced(tmp_path: Path) -> None:
+async def test_a_copy_of_the_own_log_is_taken_only_while_this_pump_is_displaced(
+    tmp_path: Path,
+) -> None:
     own = NAME._replace(node_id="pump-9")
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         for takes in (None, False):
             copies.takes_own = takes
             with pytest.raises(NeedsOperator, match="asked of that Pump"):
@@ -231,15 +217,13 @@ def test_a_copy_of_the_own_log_is_taken_only_while_this_pump_is_displaced(tmp_pa
         copies.takes_own = True
         await shipped(copies, upstream(), own)
         assert copies.names() == ["pump-9"]
-
-    run(tmp_path, test)
     assert (tmp_path / "copies" / "pump-9" / "log").is_dir()
 
 
-def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> None:
+async def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> None:
     now = [5.0]
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path, clock=lambda: now[0]) as copies:
         assert await copies.follow(NAME, SignOfLife(1), b"") is None
         assert copies.names() == []
         up = upstream()
@@ -254,39 +238,36 @@ def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path) -> N
             assert await copies.follow(NAME, request, b"") == Refusal(4)
         assert copies.last_heard_s("pump-1") == 7.0
 
-    run(tmp_path, test, clock=lambda: now[0])
 
-
-def test_a_dropped_copy_is_gone_and_may_come_again(tmp_path: Path) -> None:
-    async def test(copies: Replicas) -> None:
+async def test_a_dropped_copy_is_gone_and_may_come_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as copies:
         await shipped(copies, upstream())
         await copies.drop("pump-1")
         assert copies.names() == []
         assert list((tmp_path / "copies").iterdir()) == []
         await shipped(copies, upstream())
 
-    run(tmp_path, test)
 
-
-def test_what_a_crash_left_of_a_dropped_copy_goes_at_the_next_start(tmp_path: Path) -> None:
+async def test_what_a_crash_left_of_a_dropped_copy_goes_at_the_next_start(tmp_path: Path) -> None:
     left = tmp_path / "copies" / "pump-1+dropped"
     (left / "log").mkdir(parents=True)
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         assert copies.names() == []
-
-    run(tmp_path, test)
     assert not left.exists()
 
 
-def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> None:
     other = NAME._replace(node_id="pump-2")
 
-    async def ship_both(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         for name in (NAME, other):
             await shipped(copies, upstream(), name)
-
-    async def test(copies: Replicas) -> None:
+    path = tmp_path / "copies" / "pump-1" / "log" / segment_name(1)
+    data = bytearray(path.read_bytes())
+    data[BEGIN + 5] ^= 1
+    path.write_bytes(data)
+    async with running(tmp_path) as copies:
         assert "000001.seg, offset 32" in copies.facts()[0].summary
         with pytest.raises(Corrupt):
             await copies.follow(NAME, Ask(1), b"")
@@ -296,21 +277,20 @@ def test_a_damaged_copy_says_so_and_leaves_the_others_alone(tmp_path: Path) -> N
         await copies.drop("pump-1")
         await shipped(copies, upstream())
 
-    run(tmp_path, ship_both)
-    path = tmp_path / "copies" / "pump-1" / "log" / segment_name(1)
-    data = bytearray(path.read_bytes())
-    data[BEGIN + 5] ^= 1
-    path.write_bytes(data)
-    run(tmp_path, test)
 
-
-def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
+async def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = upstream()
     path = tmp_path / "copies" / "pump-1" / "log" / segment_name(1)
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
+        await shipped(copies, up)
+    data = bytearray(path.read_bytes())
+    data[BEGIN + 5] ^= 1
+    path.write_bytes(data)
+    monkeypatch.setattr("pump.replication.replicas._REPAIR_AGAIN_S", 0.0)
+    async with running(tmp_path) as copies:
         damaged = await copies.follow(NAME, Ask(1), b"")  # After the start, the second attempt.
         assert isinstance(damaged, Damaged)
         assert "000001.seg, offset 32" in copies.facts()[0].summary
@@ -325,31 +305,20 @@ def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_aside(
         await shipped(copies, up)
         assert copies.links("pump-1")[-1].end == up.segments.end.offset
 
-    run(tmp_path, lambda copies: shipped(copies, up))
-    data = bytearray(path.read_bytes())
-    data[BEGIN + 5] ^= 1
-    path.write_bytes(data)
-    monkeypatch.setattr("pump.replication.replicas._REPAIR_AGAIN_S", 0.0)
-    run(tmp_path, test)
 
-
-def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Path) -> None:
-    async def ship(copies: Replicas) -> None:
+async def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Path) -> None:
+    async with running(tmp_path) as copies:
         await shipped(copies, upstream())
-
-    async def test(copies: Replicas) -> None:
+    (tmp_path / "copies" / "pump-1" / ".disk").write_text("f" * 32 + "\n")
+    async with running(tmp_path) as copies:
         with pytest.raises(NeedsOperator, match="a copy on another disk"):
             await copies.follow(NAME, Ask(1), b"")
 
-    run(tmp_path, ship)
-    (tmp_path / "copies" / "pump-1" / ".disk").write_text("f" * 32 + "\n")
-    run(tmp_path, test)
 
-
-def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Path) -> None:
+async def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Path) -> None:
     up, files = upstream(), MemoryFiles()
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path, reserve=Reserve(files, tmp_path, 1000)) as copies:
         files.free_bytes = 900
         with pytest.raises(OutOfSpace, match="available: 900"):
             await shipped(copies, up)
@@ -367,10 +336,8 @@ def test_a_copy_leaves_half_of_the_reserve_and_a_new_one_all_of_it(tmp_path: Pat
         files.free_bytes = 501 + len(more)
         assert isinstance(await copies.follow(NAME, request, more), Have)
 
-    run(tmp_path, test, reserve=Reserve(files, tmp_path, 1000))
 
-
-def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
+async def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
     tmp_path: Path,
 ) -> None:
     up = upstream()
@@ -379,7 +346,7 @@ def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
     link = up.chain().links[0]
     data = up.data(0, 0, link.end)
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         await shipped(copies, up, first=1)
 
         async def until_it_stops() -> AsyncIterator[bytes]:
@@ -389,20 +356,18 @@ def test_an_older_segment_that_comes_while_the_pump_stops_is_refused_for_now(
 
         with pytest.raises(Retryable, match="this Pump stops"):
             await copies.prepend(NAME, Prepend(1, link), until_it_stops())
-
-    run(tmp_path, test)
     names = [path.name for path in (tmp_path / "copies/pump-1/log").iterdir()]
     assert not [name for name in names if name.endswith(DRAFT)]
 
 
-def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> None:
+async def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> None:
     up = upstream()
     up.segments.begin_next()
     up.write(1)
     link = up.chain().links[1]
     data = up.data(1, 0, link.end)
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         await shipped(copies, up, first=2)
         begin = up.segments.end
         up.write(1)
@@ -426,8 +391,6 @@ def test_an_older_segment_comes_while_live_groups_continue(tmp_path: Path) -> No
         )
         again = await copies.prepend(NAME, Prepend(1, link), pieces(data))
         assert again == ReplicaState(1, tuple(up.chain().links[1:]))
-
-    run(tmp_path, test)
     assert sorted(path.name for path in (tmp_path / "copies/pump-1/log").iterdir()) == [
         segment_name(number) for number in (1, 2)
     ]
@@ -459,11 +422,13 @@ def prepended(up: Upstream, link: Link, name: Name = NAME) -> list[bytes]:
 
 
 @pytest.mark.parametrize("engine", ["http2", "http2 for a caller off the fast path", "grpcio"])
-def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine: str) -> None:
+async def test_a_primary_reaches_its_copy_through_either_server(
+    tmp_path: Path, engine: str
+) -> None:
     up = upstream()
     link = up.chain().links[0]
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         server: Any = grpc.aio.server() if engine == "grpcio" else GrpcFront(ServerLimits())
         service = ReplicaService(copies)
         if engine == "http2":
@@ -497,16 +462,14 @@ def test_a_primary_reaches_its_copy_through_either_server(tmp_path: Path, engine
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         await server.stop(0)
 
-    run(tmp_path, test)
 
-
-def test_the_service_refuses_with_a_status_and_a_code(tmp_path: Path) -> None:
+async def test_the_service_refuses_with_a_status_and_a_code(tmp_path: Path) -> None:
     up = upstream()
     link = up.chain().links[0]
     stranger = NAME._replace(disk="f" * 32)
     precondition, invalid = grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         service = ReplicaService(copies)
         calls: list[tuple[Awaitable[bytes], grpc.StatusCode, Code]] = [
             (service.follow(b"\xff", Call()), invalid, Code.BINLOG_INVALID),
@@ -528,5 +491,3 @@ def test_the_service_refuses_with_a_status_and_a_code(tmp_path: Path) -> None:
                 await call
             assert refused.value.status is status
             assert refused.value.metadata == (("penstock-code", str(code)),)
-
-    run(tmp_path, test)

@@ -1,6 +1,7 @@
 """WriteBinlog on the fast path answers as the handler of any gRPC server does, without a task."""
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 
 import grpc
@@ -16,7 +17,7 @@ from pump.service.tidb_service import FastWrites
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.fakes.storage import prewrite as stored_prewrite
 from tests.kit.wait import until
-from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite, run
+from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite
 
 Answer = tuple[str, str]
 """The name of a status and its text."""
@@ -62,10 +63,10 @@ def request(binlog: Binlog | bytes, cluster_id: int = CLUSTER) -> bytes:
     return pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=payload).SerializeToString()
 
 
-def test_calls_that_come_in_together_are_one_group_and_answered_when_it_is_durable(
+async def test_calls_that_come_in_together_are_one_group_and_answered_when_it_is_durable(
     tmp_path: Path,
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         answers = Answers()
         for n in range(100):
             pump.fast.handle(request(prewrite(10 + n)), UnaryCall(answers, n))
@@ -76,11 +77,9 @@ def test_calls_that_come_in_together_are_one_group_and_answered_when_it_is_durab
         assert (pump.writer.groups_written, pump.writer.records_written) == (1, 100)
         assert pump.storage.prewrite(109) == encode_binlog(prewrite(109))
 
-    run(tmp_path, body)
 
-
-def test_what_is_refused_among_others_gets_its_own_status(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_what_is_refused_among_others_gets_its_own_status(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         found = await Answers().all_of(
             pump.fast,
             request(prewrite(10)),
@@ -103,8 +102,6 @@ def test_what_is_refused_among_others_gets_its_own_status(tmp_path: Path) -> Non
         await Answers().all_of(pump.fast, request(commit(20, 40)))
         assert [b.commit_ts for b in await pump.pulled(2)] == [30, 40]
 
-    run(tmp_path, body)
-
 
 @pytest.mark.parametrize(
     "data",
@@ -121,18 +118,18 @@ def test_what_is_refused_among_others_gets_its_own_status(tmp_path: Path) -> Non
         b"",
     ],
 )
-def test_both_handlers_refuse_with_the_same_status_and_text(tmp_path: Path, data: bytes) -> None:
-    async def body(pump: Pump) -> None:
+async def test_both_handlers_refuse_with_the_same_status_and_text(
+    tmp_path: Path, data: bytes
+) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         with pytest.raises(Aborted) as caught:
             await pump.compatible.write_binlog(data, Call())
         (found,) = await Answers().all_of(pump.fast, data)
         assert found == (caught.value.code.name, caught.value.details)
 
-    run(tmp_path, body)
 
-
-def test_a_probe_waits_for_no_disk_and_learns_of_a_full_one(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_probe_waits_for_no_disk_and_learns_of_a_full_one(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         answers = Answers()
         assert await answers.all_of(pump.fast, request(b"")) == [OK]
         pump.full = True
@@ -140,13 +137,11 @@ def test_a_probe_waits_for_no_disk_and_learns_of_a_full_one(tmp_path: Path) -> N
         assert full == [("UNKNOWN", "no available space [PS-3009]")]
         assert pump.writer.groups_written == 0
 
-    run(tmp_path, body)
 
-
-def test_a_failed_append_fails_the_calls_of_its_group_and_no_others(tmp_path: Path) -> None:
+async def test_a_failed_append_fails_the_calls_of_its_group_and_no_others(tmp_path: Path) -> None:
     disk = MemoryFiles()
 
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path, files=disk)) as pump:
         answers = Answers()
         before = await answers.all_of(pump.fast, request(prewrite(5)))
         disk.fail_once("sync")
@@ -157,13 +152,11 @@ def test_a_failed_append_fails_the_calls_of_its_group_and_no_others(tmp_path: Pa
         assert pump.counters.failed_writes == 2
         assert await answers.all_of(pump.fast, request(prewrite(10))) == [OK]
 
-    run(tmp_path, body, files=disk)
 
-
-def test_an_overloaded_pump_answers_unavailable_and_takes_more_once_there_is_room(
+async def test_an_overloaded_pump_answers_unavailable_and_takes_more_once_there_is_room(
     tmp_path: Path,
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         counters = Counters()
         writer = GroupCommit(pump.storage, queue_bytes_max=1000, counters=counters)
         service = FastWrites(writer, pump.admission, counters)
@@ -178,11 +171,9 @@ def test_an_overloaded_pump_answers_unavailable_and_takes_more_once_there_is_roo
         assert await answers.all_of(service, request(prewrite(20))) == [OK]
         await writer.close()
 
-    run(tmp_path, body)
 
-
-def test_every_call_is_counted_by_its_outcome(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_every_call_is_counted_by_its_outcome(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         await Answers().all_of(
             pump.fast,
             request(prewrite(10)),
@@ -194,15 +185,11 @@ def test_every_call_is_counted_by_its_outcome(tmp_path: Path) -> None:
         counted = {key: calls.count for key, calls in pump.counters.calls.items()}
         assert counted == {("WriteBinlog", "succ"): 3, ("WriteBinlog", "fail"): 2}
 
-    run(tmp_path, body)
 
-
-def test_no_task_and_no_future_waits_for_a_call(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_no_task_and_no_future_waits_for_a_call(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         answers, tasks = Answers(), len(asyncio.all_tasks())
         for n in range(50):
             pump.fast.handle(request(prewrite(10 + n)), UnaryCall(answers, n))
         assert len(asyncio.all_tasks()) == tasks
         await until(lambda: len(answers.by_stream) == 50)
-
-    run(tmp_path, body)

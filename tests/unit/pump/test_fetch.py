@@ -1,5 +1,6 @@
 """A Drainer gets the metadata of transactions first, and its tasks fetch them afterwards."""
 
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType, Origin, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.store.record import PurgedRange, Record
-from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite, run
+from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite
 
 
 async def metadata_of(pump: Pump) -> Any:
@@ -31,7 +32,7 @@ async def fetched(pump: Pump, *commit_ts: int, cluster_id: int = CLUSTER) -> lis
     return [penstock_pb2.PullBatch.FromString(data) async for data in stream]
 
 
-def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_origin(
+async def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_origin(
     tmp_path: Path,
 ) -> None:
     origin = Origin(source="s", epoch=1, file=2, position=3, gtid="g")
@@ -40,7 +41,7 @@ def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_origin(
         tp=BinlogType.PREWRITE, start_ts=5, prewrite_value=b"rows" * 9, origin=origin
     )
 
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for binlog in (prewrite(1), commit(1, 2), ddl, commit(3, 4), passed_on, commit(5, 6)):
             await pump.write(binlog)
         assert len(await pump.pulled(3)) == 3  # Then the index has come so far.
@@ -55,13 +56,11 @@ def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_origin(
         assert decode_binlog(head).prewrite_value == b""
         assert batch.sizes[2] == len(encode_binlog(passed_on) + encode_binlog(commit(5, 6)))
 
-    run(tmp_path, body)
 
-
-def test_exactly_what_is_asked_for_is_fetched_in_as_many_messages_as_it_takes(
+async def test_exactly_what_is_asked_for_is_fetched_in_as_many_messages_as_it_takes(
     tmp_path: Path,
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for ts in range(1, 4000, 4):
             await pump.write_batches([[prewrite(ts, b"x" * 900), commit(ts, ts + 1)]])
         assert len(await pump.pulled(1000)) == 1000
@@ -74,10 +73,8 @@ def test_exactly_what_is_asked_for_is_fetched_in_as_many_messages_as_it_takes(
         assert {binlog.prewrite_value for binlog in found} == {b"x" * 900}
         assert len(batches) > 10
 
-    run(tmp_path, body)
 
-
-def test_what_is_purged_missing_unsorted_or_another_cluster_s_is_refused_with_its_reason(
+async def test_what_is_purged_missing_unsorted_or_another_cluster_s_is_refused_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(pump: Pump, *commit_ts: int, cluster_id: int = CLUSTER) -> Aborted:
@@ -85,7 +82,7 @@ def test_what_is_purged_missing_unsorted_or_another_cluster_s_is_refused_with_it
             await fetched(pump, *commit_ts, cluster_id=cluster_id)
         return caught.value
 
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for binlog in (prewrite(1), commit(1, 2), prewrite(3), commit(3, 6)):
             await pump.write(binlog)
         assert len(await pump.pulled(2)) == 2
@@ -103,11 +100,9 @@ def test_what_is_purged_missing_unsorted_or_another_cluster_s_is_refused_with_it
         assert str(PurgedRange(1, 5).problem) in purged.details
         assert len((await fetched(pump, 6))[0].payloads) == 1
 
-    run(tmp_path, body)
 
-
-def test_a_fake_binlog_is_described_as_a_whole(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_fake_binlog_is_described_as_a_whole(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         await pump.write(prewrite(1))
         await pump.write(commit(1, 2))
         assert len(await pump.pulled(1)) == 1  # Then the index has come so far.
@@ -117,5 +112,3 @@ def test_a_fake_binlog_is_described_as_a_whole(tmp_path: Path) -> None:
         assert batch.commit_ts == [2, 9]
         assert batch.sizes[1] == 0
         assert batch.payloads[1] == payload
-
-    run(tmp_path, body)

@@ -1,7 +1,8 @@
 """Large binlogs through the Pump's handlers: what is taken, what is refused and what is left."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Pump:
         )
         self.compatible = TidbService(self.writer, self.pulls, self.admission, Counters())
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         self.pulls.close()
         await self.writer.close()
         self.storage.close()
@@ -101,22 +102,11 @@ class Pump:
         return found
 
 
-def run(folder: Path, body: Callable[[Pump], Awaitable[None]]) -> None:
-    async def main() -> None:
-        pump = Pump(folder)
-        try:
-            await asyncio.wait_for(body(pump), 30)
-        finally:
-            await pump.close()
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("data_bytes", [1, 64, 99, 100, 101, 400, 5000])
-def test_a_binlog_in_chunks_of_any_size_is_pulled_as_it_was(
+async def test_a_binlog_in_chunks_of_any_size_is_pulled_as_it_was(
     tmp_path: Path, data_bytes: int
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         payload = large_prewrite(10, ROWS, b"key")
         sent = messages(payload, 10, cluster_id=CLUSTER, data_bytes=max(data_bytes, 40))
         if data_bytes == 1:
@@ -142,11 +132,9 @@ def test_a_binlog_in_chunks_of_any_size_is_pulled_as_it_was(
         assert list(message.payloads) == [whole]
         assert len(pump.storage.incoming) == 0
 
-    run(tmp_path, body)
 
-
-def test_a_large_binlog_that_came_in_one_message_leaves_in_chunks(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_large_binlog_that_came_in_one_message_leaves_in_chunks(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pump.batches.whole_bytes_max, pump.batches.chunk_bytes = 900, 400
         payload = large_prewrite(10, ROWS)
         small = large_prewrite(5, b"small")
@@ -163,11 +151,9 @@ def test_a_large_binlog_that_came_in_one_message_leaves_in_chunks(tmp_path: Path
         (first,) = await pump.pull(pieces=True)
         assert list(first.commit_ts) == [6]
 
-    run(tmp_path, body)
 
-
-def test_small_binlogs_before_and_after_a_large_one_come_in_order(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_small_binlogs_before_and_after_a_large_one_come_in_order(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for ts in (10, 30, 50):
             small = encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=ts))
             await pump.writer.write([Record(BinlogType.PREWRITE, ts, 0, small)])
@@ -183,11 +169,11 @@ def test_small_binlogs_before_and_after_a_large_one_come_in_order(tmp_path: Path
         await batches.aclose()
         assert order == [110, 120, 130, 140, 150]
 
-    run(tmp_path, body)
 
-
-def test_too_large_for_a_message_is_an_error_that_names_commit_ts_and_size(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_too_large_for_a_message_is_an_error_that_names_commit_ts_and_size(
+    tmp_path: Path,
+) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         assert await pump.write_whole(10, bytes(1600)) == []
         await pump.writer.write([commit(10, 20)])
         size = len(large_prewrite(10, bytes(1600)) + commit(10, 20).payload)
@@ -200,10 +186,8 @@ def test_too_large_for_a_message_is_an_error_that_names_commit_ts_and_size(tmp_p
             await anext(aiter(pump.compatible.pull_binlogs(request.SerializeToString(), Call())))
         assert (await pump.pull(pieces=True))[-1].piece.bytes == size
 
-    run(tmp_path, body)
 
-
-def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     payload = large_prewrite(10, ROWS)
     size = len(payload)
     good = messages(payload, 10, cluster_id=CLUSTER)
@@ -232,7 +216,7 @@ def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) 
         ),
     ]
 
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for sent, code, text in cases:
             ((refusal, message),) = await pump.write(sent)
             assert (refusal, text in message) == (code, True), message
@@ -240,11 +224,11 @@ def test_what_breaks_the_protocol_is_refused_and_leaves_nothing(tmp_path: Path) 
             assert len(pump.storage.incoming) == 0
         assert await pump.write(good) == []
 
-    run(tmp_path, body)
 
-
-def test_a_repeated_large_prewrite_is_acknowledged_and_another_one_refused(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_repeated_large_prewrite_is_acknowledged_and_another_one_refused(
+    tmp_path: Path,
+) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         assert await pump.write_whole(10) == []
         assert await pump.write_whole(10) == []
         ((code, message),) = await pump.write_whole(10, ROWS[::-1])
@@ -256,11 +240,9 @@ def test_a_repeated_large_prewrite_is_acknowledged_and_another_one_refused(tmp_p
         assert pump.storage.unmatched() == []
         assert len(await pump.pull(pieces=True)) == 12
 
-    run(tmp_path, body)
 
-
-def test_a_pump_that_is_not_online_refuses_also_in_the_middle(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_pump_that_is_not_online_refuses_also_in_the_middle(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pump.state = NodeState.PAUSING
         ((code, _),) = await pump.write_whole(10)
         assert code == Refusal.NOT_ONLINE
@@ -275,33 +257,29 @@ def test_a_pump_that_is_not_online_refuses_also_in_the_middle(tmp_path: Path) ->
         assert ack.refusals[0].code == Refusal.NOT_ONLINE
         assert pump.storage.unmatched() == []
 
-    run(tmp_path, body)
 
-
-def test_further_streams_are_refused_and_may_try_again(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_further_streams_are_refused_and_may_try_again(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for number in range(STREAMS_MAX):
             pump.storage.incoming.add(IncomingTransaction(number, 10))
         ((code, message),) = await pump.write_whole(10)
         assert (code, "4 large transactions" in message) == (Refusal.RETRYABLE, True)
 
-    run(tmp_path, body)
 
-
-def test_what_is_announced_must_fit_on_the_volume_beside_what_others_announced(
+async def test_what_is_announced_must_fit_on_the_volume_beside_what_others_announced(
     tmp_path: Path,
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         free, _ = pump.files.space(tmp_path)
         pump.storage.incoming.add(IncomingTransaction(9, free - 1000))
         ((code, message),) = await pump.write_whole(10)
         assert (code, "announced are " in message) == (Refusal.RESOURCE_EXHAUSTED, True)
 
-    run(tmp_path, body)
 
-
-def test_a_disk_that_fails_in_the_middle_is_named_and_the_next_try_works(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_disk_that_fails_in_the_middle_is_named_and_the_next_try_works(
+    tmp_path: Path,
+) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         sent = messages(large_prewrite(10, ROWS), 10, cluster_id=CLUSTER)
 
         async def stream() -> AsyncIterator[bytes]:
@@ -315,11 +293,9 @@ def test_a_disk_that_fails_in_the_middle_is_named_and_the_next_try_works(tmp_pat
         assert ack.refusals[0].code == Refusal.RETRYABLE
         assert await pump.write_whole(10) == []
 
-    run(tmp_path, body)
 
-
-def test_a_stream_that_falls_silent_is_abandoned(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_stream_that_falls_silent_is_abandoned(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pump.large.silence_s_max = 0.05
 
         async def stream() -> AsyncIterator[bytes]:
@@ -330,47 +306,39 @@ def test_a_stream_that_falls_silent_is_abandoned(tmp_path: Path) -> None:
         assert "no chunk came" in ack.refusals[0].message
         assert len(pump.storage.incoming) == 0
 
-    run(tmp_path, body)
-
 
 @pytest.mark.fault(
     "a large transaction in chunks that trickle",
     "refused once they wait for a minute beyond 64 KiB/s, the slot is free",
     cases="1",
 )
-def test_a_stream_that_trickles_is_abandoned(
+async def test_a_stream_that_trickles_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_transactions, "_BYTES_PER_S_MIN", 1 << 40)
-
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pump.large.silence_s_max = 0.3
         payload = large_prewrite(10, ROWS)
-        loop, sent = asyncio.get_running_loop(), 0
+        loop, sent = asyncio.get_running_loop(), list[int]()
 
         async def stream() -> AsyncIterator[bytes]:
-            nonlocal sent
             whole = penstock_pb2.WritePiece.FromString(messages(payload, 10, cluster_id=CLUSTER)[0])
             yield whole.SerializeToString()
             for byte in payload[len(whole.data) :]:
                 next_s = loop.time() + 0.05  # Each comes in time.
                 await until(lambda: loop.time() > next_s)  # noqa: B023
-                sent += 1
+                sent.append(byte)
                 yield penstock_pb2.WritePiece(data=bytes([byte])).SerializeToString()
 
         ack = penstock_pb2.WriteAck.FromString(await pump.batches.write_large(stream(), Call()))
         assert "chunks came at less than" in ack.refusals[0].message
         assert len(pump.storage.incoming) == 0
-        assert 0 < sent < 7
-
-    run(tmp_path, body)
+        assert 0 < len(sent) < 7
 
 
-def test_a_transaction_that_was_rolled_back_meanwhile_stays_so(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_transaction_that_was_rolled_back_meanwhile_stays_so(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         payload = encode_binlog(Binlog(tp=BinlogType.ROLLBACK, start_ts=10))
         await pump.writer.write([Record(BinlogType.ROLLBACK, 10, 0, payload)])
         assert await pump.write_whole(10) == []
         assert pump.storage.unmatched() == []
-
-    run(tmp_path, body)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,20 +81,18 @@ class Rig:
         return time.monotonic() - began_s
 
 
-def run(folder: Path, test: Callable[[Rig], Awaitable[None]]) -> None:
-    async def body() -> None:
-        copies = Replicas(folder, node_id=OWN.pump, cluster_id=CLUSTER, disk=OWN.disk)
-        await copies.follow(Name(CLUSTER, "pump-1", OWN.disk), Ask(4), b"")
-        try:
-            await test(Rig(copies))
-        finally:
-            await copies.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Rig]:
+    copies = Replicas(folder, node_id=OWN.pump, cluster_id=CLUSTER, disk=OWN.disk)
+    await copies.follow(Name(CLUSTER, "pump-1", OWN.disk), Ask(4), b"")
+    try:
+        yield Rig(copies)
+    finally:
+        await copies.close()
 
 
-def test_a_pump_waits_until_another_one_has_the_copy_and_no_longer(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_pump_waits_until_another_one_has_the_copy_and_no_longer(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         done = asyncio.create_task(rig.drain())
         await rig.looked_at()
         assert not done.done()
@@ -105,40 +104,32 @@ def test_a_pump_waits_until_another_one_has_the_copy_and_no_longer(tmp_path: Pat
         assert rig.listed.said == [True]
         assert await rig.draining.remaining() == []
 
-    run(tmp_path, body)
 
-
-def test_it_does_not_wait_for_longer_than_it_may(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_it_does_not_wait_for_longer_than_it_may(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         assert SOON_S < await rig.drain(SOON_S) < ENOUGH_S
         (kept,) = await rig.draining.remaining()
         assert kept.startswith("the copy of pump-1's log is here, ")
         assert kept.endswith(" bytes, and another Pump is given one")
 
-    run(tmp_path, body)
 
-
-def test_it_does_not_wait_where_no_other_pump_could_take_the_copy(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_it_does_not_wait_where_no_other_pump_could_take_the_copy(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         rig.disks[THIRD.disk] = replace(rig.disks[THIRD.disk], is_draining=True)
         assert await rig.drain() < ENOUGH_S
         assert rig.listed.said == []
         (kept,) = await rig.draining.remaining()
         assert kept.endswith("and no other Pump can take one (start one more)")
 
-    run(tmp_path, body)
 
-
-def test_it_does_not_wait_for_an_etcd_that_is_away(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_it_does_not_wait_for_an_etcd_that_is_away(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         rig.listed.is_away = True
         assert await rig.drain() < ENOUGH_S
 
-    run(tmp_path, body)
 
-
-def test_no_one_needs_the_log_of_a_pump_that_is_offline(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_no_one_needs_the_log_of_a_pump_that_is_offline(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         rig.peers.pump_state = NodeState.OFFLINE
         assert await rig.draining.remaining() == []
         rig.peers.pump_state = None
@@ -146,5 +137,3 @@ def test_no_one_needs_the_log_of_a_pump_that_is_offline(tmp_path: Path) -> None:
         (kept,) = await rig.draining.remaining()
         assert kept.startswith("the log of pump-1 was taken over here and is served until every")
         assert kept.endswith("penstock ctl move-log pump-1 --to PUMP)")
-
-    run(tmp_path, body)

@@ -3,8 +3,8 @@
 What ships the log is a small twin here; with real Pumps `tests/fault/test_moves.py` says the same.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -101,13 +101,11 @@ class Rig:
         await until(lambda: not self.moving.is_under_way)
 
 
-def run(test: Callable[[Rig], Awaitable[None]], rig: Rig | None = None) -> None:
-    async def body() -> None:
-        found = rig or Rig()
-        await test(found)
-        await found.moving.stop()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(rig: Rig | None = None) -> AsyncIterator[Rig]:
+    found = rig or Rig()
+    yield found
+    await found.moving.stop()
 
 
 def zoned(*zones: str) -> Rig:
@@ -118,30 +116,24 @@ def zoned(*zones: str) -> Rig:
     return rig
 
 
-def test_a_log_goes_to_the_pump_that_has_a_copy_unless_another_one_is_named() -> None:
-    async def none_named(rig: Rig) -> None:
+async def test_a_log_goes_to_the_pump_that_has_a_copy_unless_another_one_is_named() -> None:
+    async with running() as rig:
         assert await rig.moving.begin("") == "pump-2"
-
-    async def named(rig: Rig) -> None:
+    async with running() as rig:
         assert await rig.moving.begin("pump-3") == "pump-3"
 
-    run(none_named)
-    run(named)
 
-
-def test_a_log_that_is_moved_takes_no_new_transactions_and_then_is_another_pump_s() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_log_that_is_moved_takes_no_new_transactions_and_then_is_another_pump_s() -> None:
+    async with running() as rig:
         await rig.moving.begin("pump-3")
         await rig.ended()
         assert rig.twin.over
         assert rig.own.entered == [NodeState.PAUSING]
         assert rig.moving.progress == "pump pump-3 serves it"
 
-    run(body)
 
-
-def test_open_transactions_have_a_moment_for_their_commits() -> None:
-    async def body(rig: Rig) -> None:
+async def test_open_transactions_have_a_moment_for_their_commits() -> None:
+    async with running() as rig:
         rig.open = 2
         await rig.moving.begin("pump-3")
         await until(lambda: rig.moving.progress.startswith("2 open transactions"))
@@ -150,11 +142,9 @@ def test_open_transactions_have_a_moment_for_their_commits() -> None:
         await rig.ended()
         assert rig.twin.over
 
-    run(body)
 
-
-def test_a_log_that_is_being_moved_goes_on_to_where_it_goes() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_log_that_is_being_moved_goes_on_to_where_it_goes() -> None:
+    async with running() as rig:
         rig.twin.is_slow = True
         await rig.moving.begin("pump-3")
         assert await rig.moving.begin("") == "pump-3"
@@ -165,61 +155,45 @@ def test_a_log_that_is_being_moved_goes_on_to_where_it_goes() -> None:
         await rig.ended()
         assert rig.twin.over
 
-    run(body)
 
-
-def test_a_log_that_was_moved_is_there_and_goes_on_only_where_it_is_sent() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_log_that_was_moved_is_there_and_goes_on_only_where_it_is_sent() -> None:
+    rig = Rig(LogEntry(epoch=5, primary=TWO, replicas=(THREE,)))
+    rig.disks["d4"] = Disk("d4", "pump-4", "host:1")
+    async with running(rig) as rig:
         assert "was moved already: pump pump-2 serves it since epoch 5" in await rig.refused("")
         assert "is served by pump pump-2 already" in await rig.refused("pump-2")
         assert "does not go back" in await rig.refused("pump-1")
         assert await rig.moving.begin("pump-3") == "pump-3"
 
-    rig = Rig(LogEntry(epoch=5, primary=TWO, replicas=(THREE,)))
-    rig.disks["d4"] = Disk("d4", "pump-4", "host:1")
-    run(body, rig)
 
-
-def test_a_pump_that_serves_the_log_or_is_not_there_or_leaves_is_refused() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_pump_that_serves_the_log_or_is_not_there_or_leaves_is_refused() -> None:
+    async with running() as rig:
         rig.disks["d3"] = replace(rig.disks["d3"], is_draining=True)
         assert "is served by pump pump-1 already" in await rig.refused("pump-1")
         assert "no pump 'pump-9' that takes copies" in await rig.refused("pump-9")
         assert "pump pump-3, which is being emptied itself" in await rig.refused("pump-3")
         assert rig.twin.asked == []
 
-    run(body)
 
-
-def test_a_log_does_not_go_where_too_few_copies_would_be_left() -> None:
-    async def two_pumps(rig: Rig) -> None:
+async def test_a_log_does_not_go_where_too_few_copies_would_be_left() -> None:
+    async with running() as rig:
         del rig.disks["d3"]
         assert "would have 1 of 2 copies on pump pump-2" in await rig.refused("")
-
-    async def one_is_enough(rig: Rig) -> None:
+    async with running(Rig(replace(LISTED, copies_min=1))) as rig:
         del rig.disks["d3"]
         assert await rig.moving.begin("") == "pump-2"
         await rig.ended()
         assert rig.twin.over
 
-    run(two_pumps)
-    run(one_is_enough, Rig(replace(LISTED, copies_min=1)))
 
-
-def test_copies_that_must_be_apart_are_apart_after_a_move_too() -> None:
-    async def same_zone(rig: Rig) -> None:
+async def test_copies_that_must_be_apart_are_apart_after_a_move_too() -> None:
+    async with running(zoned("a", "b", "b")) as rig:
         said = await rig.refused("pump-3")
         assert "pump pump-3: pump pump-2, which has a copy, is in zone b, too" in said
-
-    async def zone_of_the_one_that_goes(rig: Rig) -> None:
+    async with running(zoned("a", "b", "a")) as rig:
         assert await rig.moving.begin("pump-3") == "pump-3"
-
-    async def no_zone(rig: Rig) -> None:
+    async with running(zoned("a", "b", "")) as rig:
         assert "has no label 'zone'" in await rig.refused("pump-3")
-
-    run(same_zone, zoned("a", "b", "b"))
-    run(zone_of_the_one_that_goes, zoned("a", "b", "a"))
-    run(no_zone, zoned("a", "b", ""))
 
 
 @pytest.mark.fault(
@@ -227,16 +201,15 @@ def test_copies_that_must_be_apart_are_apart_after_a_move_too() -> None:
     "the log stays, and takes transactions again",
     cases="2",
 )
-def test_a_log_stays_and_takes_transactions_again_when_the_other_pump_is_gone() -> None:
-    async def before_it_is_whole(rig: Rig) -> None:
+async def test_a_log_stays_and_takes_transactions_again_when_the_other_pump_is_gone() -> None:
+    async with running() as rig:
         rig.twin.is_slow = True
         await rig.moving.begin("pump-3")
         del rig.disks["d3"]
         await rig.ended()
         assert rig.moving.progress.startswith("given up, the log stays: pump pump-3 does not run")
         assert (rig.own.entered, rig.twin.over, rig.twin.asked) == ([], "", ["d3", ""])
-
-    async def while_transactions_end(rig: Rig) -> None:
+    async with running() as rig:
         rig.open = 1
         await rig.moving.begin("pump-3")
         await until(lambda: "open transactions" in rig.moving.progress)
@@ -247,12 +220,9 @@ def test_a_log_stays_and_takes_transactions_again_when_the_other_pump_is_gone() 
         rig.disks["d3"] = Disk("d3", "pump-3", "host:1")
         assert await rig.moving.begin("pump-3") == "pump-3"
 
-    run(before_it_is_whole)
-    run(while_transactions_end)
 
-
-def test_a_log_that_is_being_drained_can_be_moved_and_stays_closed_if_that_fails() -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_log_that_is_being_drained_can_be_moved_and_stays_closed_if_that_fails() -> None:
+    async with running() as rig:
         rig.own.state = NodeState.CLOSING
         rig.open = 1
         await rig.moving.begin("pump-3")
@@ -261,12 +231,10 @@ def test_a_log_that_is_being_drained_can_be_moved_and_stays_closed_if_that_fails
         await rig.ended()
         assert rig.own.entered == []
 
-    run(body)
-
 
 @pytest.mark.parametrize("is_draining", [True, False])
-def test_a_move_that_fails_takes_no_drain_back(is_draining: bool) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_move_that_fails_takes_no_drain_back(is_draining: bool) -> None:
+    async with running() as rig:
         rig.twin.is_slow = True
         draining = OwnDisk(is_draining=is_draining)
         rig.moving = rig.move(draining)
@@ -274,5 +242,3 @@ def test_a_move_that_fails_takes_no_drain_back(is_draining: bool) -> None:
         del rig.disks["d3"]
         await rig.ended()
         assert draining.is_draining is is_draining
-
-    run(body)

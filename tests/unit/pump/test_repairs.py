@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,10 +29,9 @@ from pump.replication.protocol.messages import (
     encode_read,
 )
 from pump.replication.repair import OwnLogRepair, Repairs
-from pump.replication.replicas import Replicas
 from pump.replication.scrubbing import Scrubbed, Scrubbing, copy_of
 from tests.kit.wait import eventually
-from tests.unit.pump.test_copies import CLUSTER, DISK, NAME, run, shipped, upstream
+from tests.unit.pump.test_copies import NAME, running, shipped, upstream
 
 PAYLOADS = [bytes([n]) * 90 for n in range(30)]
 
@@ -147,65 +145,54 @@ def test_what_no_disk_has_whole_is_named_once_and_asked_for_again_only_later(
     assert repairs.left() == {}
 
 
-def test_a_copy_whose_header_is_damaged_is_mended_before_it_is_opened(tmp_path: Path) -> None:
+async def test_a_copy_whose_header_is_damaged_is_mended_before_it_is_opened(tmp_path: Path) -> None:
     up = upstream(12)
     folder = tmp_path / "copies" / "pump-1" / "log"
-    run(tmp_path, lambda copies: shipped(copies, up))
+    async with running(tmp_path) as copies:
+        await shipped(copies, up)
     other = copied(folder, tmp_path / "other")
     path = min(folder.glob("*.seg"))
     was = path.read_bytes()
     flip(path, 5)
     repairs = Repairs()
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path, repairs=repairs, sources=partial(only, other)) as copies:
         standing = await copies.follow(NAME, Ask(up.epoch), b"")
         assert standing == ReplicaState(up.epoch, tuple(up.chain().links))
-
-    async def body() -> None:
-        names: dict[str, Any] = {"node_id": "pump-9", "cluster_id": CLUSTER, "disk": DISK}
-        copies = Replicas(tmp_path, **names, repairs=repairs, sources=partial(only, other))
-        await copies.start()
-        await test(copies)
-        await copies.close()
-
-    asyncio.run(body())
     assert path.read_bytes() == was
     assert repairs.repaired_bytes == BEGIN
 
 
-def test_a_copy_that_no_disk_can_mend_says_so_to_its_primary_and_stays_as_it_is(
+async def test_a_copy_that_no_disk_can_mend_says_so_to_its_primary_and_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
     up = upstream(12)
     folder = tmp_path / "copies" / "pump-1" / "log"
-    run(tmp_path, lambda copies: shipped(copies, up))
+    async with running(tmp_path) as copies:
+        await shipped(copies, up)
     path = min(folder.glob("*.seg"))
     flip(path, 5)
     before = {each.name: each.read_bytes() for each in folder.iterdir()}
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         with pytest.raises(Corrupt, match="not a segment header"):
             await copies.follow(NAME, Ask(up.epoch), b"")
         assert "not a segment header" in copies.facts()[0].summary
-
-    run(tmp_path, test)
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
 
 
-def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_frame(
+async def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_frame(
     tmp_path: Path,
 ) -> None:
     up = upstream(12)
     folder = tmp_path / "copies" / "pump-1" / "log"
-    run(tmp_path, lambda copies: shipped(copies, up))
+    async with running(tmp_path) as copies:
+        await shipped(copies, up)
     other = copied(folder, tmp_path / "other")
     was = {each.name: each.read_bytes() for each in folder.glob("*.seg")}
     repairs = Repairs()
 
-    async def body() -> None:
-        names: dict[str, Any] = {"node_id": "pump-9", "cluster_id": CLUSTER, "disk": DISK}
-        copies = Replicas(tmp_path, **names, repairs=repairs, sources=partial(only, other))
-        await copies.start()
+    async with running(tmp_path, repairs=repairs, sources=partial(only, other)) as copies:
         for path in sorted(folder.glob("*.seg"))[:-1]:
             flip(path, path.stat().st_size // 2)
             flip(path, 7)
@@ -214,19 +201,16 @@ def test_a_scrub_of_a_copy_mends_all_of_it_but_the_end_that_may_lie_within_a_fra
         )
         await asyncio.to_thread(scrub.scrub)
         assert scrub.facts().scrub.endswith("0 places are damaged still")
-        await copies.close()
-
-    asyncio.run(body())
     assert {each.name: each.read_bytes() for each in folder.glob("*.seg")} == was
     assert repairs.repaired_places == len(was) - 1
 
 
-def test_any_disk_answers_with_the_bytes_of_its_own_log_and_of_copies(tmp_path: Path) -> None:
+async def test_any_disk_answers_with_the_bytes_of_its_own_log_and_of_copies(tmp_path: Path) -> None:
     up = upstream()
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / segment_name(3)).write_bytes(b"own log")
 
-    async def test(copies: Replicas) -> None:
+    async with running(tmp_path) as copies:
         await shipped(copies, up)
         own = NAME._replace(node_id="pump-9")
         assert await copies.read(own, Stretch(3, 4, 100)) == b"log"
@@ -243,8 +227,6 @@ def test_any_disk_answers_with_the_bytes_of_its_own_log_and_of_copies(tmp_path: 
             with pytest.raises(error) as refused:
                 await copies.read(name, Stretch(0, 0, 10))
             assert refused.value.code is code
-
-    run(tmp_path, test)
 
 
 def test_what_is_asked_for_and_sent_comes_as_it_was() -> None:
@@ -316,45 +298,39 @@ def test_a_scrub_reads_no_faster_than_it_may(log: Segments, tmp_path: Path) -> N
     assert time.monotonic() - begun_s >= 0.4
 
 
-def test_a_scrub_is_due_some_days_after_the_last_one_also_after_a_restart(
+async def test_a_scrub_is_due_some_days_after_the_last_one_also_after_a_restart(
     log: Segments, tmp_path: Path
 ) -> None:
-    async def body() -> None:
-        first = scrubbing(log, tmp_path, Repairs(), every_days=7)
-        assert not first._is_due()
-        long_ago = time.time() - 8 * 86400
-        (tmp_path / ".scrubbed").write_text(f"{long_ago:.0f}\n")
-        never = scrubbing(log, tmp_path, Repairs(), every_days=0)
-        assert not never._is_due()
-        scrub = scrubbing(log, tmp_path, Repairs(), every_days=7)
-        running = asyncio.create_task(scrub.run())
-        await asyncio.to_thread(eventually, lambda: not scrub._is_due())
-        assert scrub.scrubbed_bytes > 0
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert not scrubbing(log, tmp_path, Repairs(), every_days=7)._is_due()
-
-    asyncio.run(body())
+    first = scrubbing(log, tmp_path, Repairs(), every_days=7)
+    assert not first._is_due()
+    long_ago = time.time() - 8 * 86400
+    (tmp_path / ".scrubbed").write_text(f"{long_ago:.0f}\n")
+    never = scrubbing(log, tmp_path, Repairs(), every_days=0)
+    assert not never._is_due()
+    scrub = scrubbing(log, tmp_path, Repairs(), every_days=7)
+    running = asyncio.create_task(scrub.run())
+    await asyncio.to_thread(eventually, lambda: not scrub._is_due())
+    assert scrub.scrubbed_bytes > 0
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert not scrubbing(log, tmp_path, Repairs(), every_days=7)._is_due()
 
 
-def test_one_that_is_asked_for_begins_at_once_and_ends_when_the_pump_stops(
+async def test_one_that_is_asked_for_begins_at_once_and_ends_when_the_pump_stops(
     log: Segments, tmp_path: Path
 ) -> None:
-    async def body() -> None:
-        scrub = scrubbing(log, tmp_path, Repairs(), bytes_per_s=1000.0)
-        running = asyncio.create_task(scrub.run())
-        assert scrub.progress() == "not since the start"
-        assert scrub.ask().startswith("a scrub begins: ")
-        assert scrub.progress() == "begins"
-        await asyncio.to_thread(eventually, lambda: scrub.scrubbed_bytes > 0)
-        assert scrub.ask().startswith("a scrub is under way: reads ")
-        begun_s = time.monotonic()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        assert time.monotonic() - begun_s < 2
-        assert not scrub.is_running
-
-    asyncio.run(body())
+    scrub = scrubbing(log, tmp_path, Repairs(), bytes_per_s=1000.0)
+    running = asyncio.create_task(scrub.run())
+    assert scrub.progress() == "not since the start"
+    assert scrub.ask().startswith("a scrub begins: ")
+    assert scrub.progress() == "begins"
+    await asyncio.to_thread(eventually, lambda: scrub.scrubbed_bytes > 0)
+    assert scrub.ask().startswith("a scrub is under way: reads ")
+    begun_s = time.monotonic()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert time.monotonic() - begun_s < 2
+    assert not scrub.is_running
 
 
 def test_damage_of_a_segment_that_is_read_by_many_is_mended_once(

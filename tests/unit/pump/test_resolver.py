@@ -168,17 +168,14 @@ def test_a_failure_that_a_resolver_reports_is_reported_as_one(
     assert f"transaction {START_TS} stays open, trying again: TiKV is away" in caplog.text
 
 
-def test_a_question_says_for_how_long_and_reads_the_prewrite_once() -> None:
+async def test_a_question_says_for_how_long_and_reads_the_prewrite_once() -> None:
     waiting, resolver = Waiting(prewrite()), Oracle(UNKNOWN, UNKNOWN)
     resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
 
-    async def main() -> None:
-        await resolving.ask()
-        case = resolving._cases[START_TS]
-        case.until_s, case.first_s = 0, case.first_s - 7
-        await resolving.ask()
-
-    asyncio.run(main())
+    await resolving.ask()
+    case = resolving._cases[START_TS]
+    case.until_s, case.first_s = 0, case.first_s - 7
+    await resolving.ask()
     first, second = resolver.questions
     assert (first.start_ts, first.prewrite_key, first.ddl_job_id) == (START_TS, b"the key", 3)
     assert 1.0 <= first.waited_s < 2
@@ -186,7 +183,7 @@ def test_a_question_says_for_how_long_and_reads_the_prewrite_once() -> None:
     assert waiting.reads == 1
 
 
-def test_a_question_without_an_answer_keeps_no_other_from_being_asked() -> None:
+async def test_a_question_without_an_answer_keeps_no_other_from_being_asked() -> None:
     class Stuck(Oracle):
         async def resolve(self, question: Question) -> Resolution:
             if question.start_ts == START_TS:
@@ -196,12 +193,9 @@ def test_a_question_without_an_answer_keeps_no_other_from_being_asked() -> None:
     waiting, resolver = Waiting(prewrite(), prewrite(START_TS + 1)), Stuck(ROLLED_BACK)
     resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
 
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await resolving.run()
-
-    asyncio.run(main())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await resolving.run()
     assert [binlog.start_ts for binlog in waiting.written] == [START_TS + 1]
     assert list(waiting.open) == [START_TS]
 
@@ -254,17 +248,14 @@ def test_without_any_knowledge_the_time_that_it_was_open_here_decides(
     assert asyncio.run(resolver.resolve(Question(start_ts, waited_s=waited_s))) == expected
 
 
-def test_time_for_which_the_pump_was_stopped_does_not_make_a_transaction_older() -> None:
+async def test_time_for_which_the_pump_was_stopped_does_not_make_a_transaction_older() -> None:
     waiting, resolver = Waiting(prewrite()), Oracle(UNKNOWN, UNKNOWN)
     resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
 
-    async def main() -> None:
-        await resolving.ask()
-        resolving._cases[START_TS].until_s = 0
-        resolving._ticked_s -= 3600  # As after SIGSTOP for an hour.
-        await resolving.ask()
-
-    asyncio.run(main())
+    await resolving.ask()
+    resolving._cases[START_TS].until_s = 0
+    resolving._ticked_s -= 3600  # As after SIGSTOP for an hour.
+    await resolving.ask()
     assert resolver.questions[1].waited_s < 4
 
 

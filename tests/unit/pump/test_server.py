@@ -1,7 +1,8 @@
 """The handlers of both services over a real storage, without a network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Pump:
         if self.full:
             raise OutOfSpace("no available space", code=Code.DISK_FULL)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         self.pulls.close()
         await self.writer.close()
         self.storage.close()
@@ -127,17 +128,6 @@ class Pump:
         return found
 
 
-def run(folder: Path, body: Callable[[Pump], Awaitable[None]], files: Files | None = None) -> None:
-    async def main() -> None:
-        pump = Pump(folder, files)
-        try:
-            await asyncio.wait_for(body(pump), 20)
-        finally:
-            await pump.close()
-
-    asyncio.run(main())
-
-
 def prewrite(start_ts: int, value: bytes = b"rows") -> Binlog:
     return Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=value)
 
@@ -146,19 +136,17 @@ def commit(start_ts: int, commit_ts: int) -> Binlog:
     return Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts)
 
 
-def test_a_written_transaction_is_pulled_merged(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_written_transaction_is_pulled_merged(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         assert await pump.write(prewrite(10)) == b""
         await pump.write(commit(10, 12))
         (merged,) = await pump.pulled(1)
         assert (merged.tp, merged.start_ts, merged.commit_ts) == (BinlogType.COMMIT, 10, 12)
         assert merged.prewrite_value == b"rows"
 
-    run(tmp_path, body)
 
-
-def test_a_waiting_puller_is_woken_by_the_write(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_waiting_puller_is_woken_by_the_write(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pulling = asyncio.create_task(pump.pulled(1))
         await pump.pulls.puller_waits.wait()
         assert [p.after_ts for p in pump.pulls.open.values()] == [0]
@@ -167,21 +155,17 @@ def test_a_waiting_puller_is_woken_by_the_write(tmp_path: Path) -> None:
         assert [b.commit_ts for b in await pulling] == [12]
         assert not pump.pulls.open
 
-    run(tmp_path, body)
 
-
-def test_a_closing_pump_ends_its_pulls_without_an_error(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_closing_pump_ends_its_pulls_without_an_error(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pulling = asyncio.create_task(pump.pulled(1))
         await pump.pulls.puller_waits.wait()
         pump.pulls.close()
         assert await pulling == []
 
-    run(tmp_path, body)
 
-
-def test_the_compatible_pull_sends_one_binlog_per_message(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_the_compatible_pull_sends_one_binlog_per_message(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for i in range(1, 4):
             await pump.write(prewrite(10 * i))
             await pump.write(commit(10 * i, 10 * i + 5))
@@ -192,13 +176,11 @@ def test_the_compatible_pull_sends_one_binlog_per_message(tmp_path: Path) -> Non
         await stream.aclose()
         assert [(e.meta.startTs, e.meta.commitTs) for e in entities] == [(20, 25), (30, 35)]
 
-    run(tmp_path, body)
 
-
-def test_a_server_that_takes_blocks_gets_the_same_messages_a_batch_at_a_time(
+async def test_a_server_that_takes_blocks_gets_the_same_messages_a_batch_at_a_time(
     tmp_path: Path,
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         for i in range(1, 4):
             await pump.write(prewrite(10 * i))
             await pump.write(commit(10 * i, 10 * i + 5))
@@ -213,11 +195,9 @@ def test_a_server_that_takes_blocks_gets_the_same_messages_a_batch_at_a_time(
         await stream.aclose()
         await single.aclose()
 
-    run(tmp_path, body)
 
-
-def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         await pump.write(prewrite(10))
         for state in (NodeState.PAUSING, NodeState.CLOSING, NodeState.PAUSED):
             pump.state = state
@@ -227,8 +207,6 @@ def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
             (ack,) = await pump.write_batches([[prewrite(20)]])
             assert [r.code for r in ack.refusals] == [penstock_pb2.Refusal.NOT_ONLINE]
         await pump.write(commit(10, 12))
-
-    run(tmp_path, body)
 
 
 @pytest.mark.parametrize(
@@ -244,23 +222,21 @@ def test_prewrites_need_online_and_commits_do_not(tmp_path: Path) -> None:
         (commit(10, 12), CLUSTER, "NOT_FOUND", "Prewrite of transaction 10"),
     ],
 )
-def test_what_is_refused_is_refused_with_a_reason(
+async def test_what_is_refused_is_refused_with_a_reason(
     tmp_path: Path, binlog: Binlog | bytes, cluster_id: int, code: str, expected: str
 ) -> None:
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         refusal = await pump.refusal(binlog, cluster_id)
         assert refusal.code.name == code
         assert expected in refusal.details
         (ack,) = await pump.write_batches([[binlog]], cluster_id)
         assert expected in ack.refusals[0].message
 
-    run(tmp_path, body)
 
-
-def test_what_the_oracle_cannot_have_handed_out_is_refused_for_now(tmp_path: Path) -> None:
+async def test_what_the_oracle_cannot_have_handed_out_is_refused_for_now(tmp_path: Path) -> None:
     rollback = Binlog(tp=BinlogType.ROLLBACK, start_ts=1001)
 
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         pump.horizon.horizon_ts = 1000
         await pump.write(prewrite(10))
         for ahead in (prewrite(1001), commit(10, 1001), rollback):
@@ -273,11 +249,9 @@ def test_what_the_oracle_cannot_have_handed_out_is_refused_for_now(tmp_path: Pat
         pump.horizon.horizon_ts = 2000
         await pump.write(commit(10, 1001))
 
-    run(tmp_path, body)
 
-
-def test_a_batch_stores_what_is_good_in_it(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_batch_stores_what_is_good_in_it(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         acks = await pump.write_batches(
             [[prewrite(10), b"\xff", prewrite(20)], [commit(10, 30), commit(99, 100)], []]
         )
@@ -286,24 +260,20 @@ def test_a_batch_stores_what_is_good_in_it(tmp_path: Path) -> None:
         await pump.write(commit(20, 40))
         assert [b.commit_ts for b in await pump.pulled(2)] == [30, 40]
 
-    run(tmp_path, body)
 
-
-def test_an_undecodable_request_ends_the_call_clearly(tmp_path: Path) -> None:
+async def test_an_undecodable_request_ends_the_call_clearly(tmp_path: Path) -> None:
     async def garbage() -> AsyncIterator[bytes]:
         yield b"\xff\xff"
 
-    async def body(pump: Pump) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         with pytest.raises(Aborted, match="undecodable WriteBinlogReq of 2 bytes"):
             await pump.compatible.write_binlog(b"\xff\xff", Call())
         with pytest.raises(Aborted, match="undecodable WriteBatch of 2 bytes"):
             await pump.batches.write(garbage(), Call())
 
-    run(tmp_path, body)
 
-
-def test_a_probe_is_not_stored_and_learns_of_a_full_disk(tmp_path: Path) -> None:
-    async def body(pump: Pump) -> None:
+async def test_a_probe_is_not_stored_and_learns_of_a_full_disk(tmp_path: Path) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
         await pump.write(b"")
         assert pump.writer.records_written == 0
         pump.full = True
@@ -312,8 +282,6 @@ def test_a_probe_is_not_stored_and_learns_of_a_full_disk(tmp_path: Path) -> None
         assert refusal.details == "no available space [PS-3009]"
         (ack,) = await pump.write_batches([[b""]])
         assert ack.refusals[0].code == penstock_pb2.Refusal.RESOURCE_EXHAUSTED
-
-    run(tmp_path, body)
 
 
 @pytest.mark.parametrize(
