@@ -1,7 +1,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -64,50 +65,42 @@ def record(start_ts: int, size_bytes: int = 10) -> Record:
     return Record(BinlogType.PREWRITE, start_ts, 0, b"x" * size_bytes)
 
 
-def run(
-    body: Callable[[GroupCommit, Disk], Awaitable[None]], disk: Disk | None = None, **settings: Any
-) -> Disk:
+@asynccontextmanager
+async def committing(
+    disk: Disk | None = None, **settings: Any
+) -> AsyncIterator[tuple[GroupCommit, Disk]]:
     disk = disk or Disk()
-
-    async def main() -> None:
-        writer = GroupCommit(disk, **settings)  # type: ignore[arg-type]
-        try:
-            await asyncio.wait_for(body(writer, disk), 10)
-        finally:
-            await writer.close()
-
-    asyncio.run(main())
-    return disk
+    writer = GroupCommit(disk, **settings)  # type: ignore[arg-type]
+    try:
+        yield writer, disk
+    finally:
+        await writer.close()
 
 
-def test_what_waits_together_is_one_append() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_what_waits_together_is_one_append() -> None:
+    async with committing() as (writer, disk):
         await asyncio.gather(*(writer.write([record(ts)]) for ts in range(1, 101)))
+    assert disk.groups("append") == [list(range(1, 101))]
 
-    assert run(body).groups("append") == [list(range(1, 101))]
 
-
-def test_a_group_is_indexed_before_the_next_is_appended() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_a_group_is_indexed_before_the_next_is_appended() -> None:
+    async with committing(group_bytes_max=200) as (writer, disk):
         await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 8)))
-
-    disk = run(body, group_bytes_max=200)
     assert [name for name, _ in disk.calls] == ["append", "index"] * 4
     assert disk.groups("append") == disk.groups("index") == [[1, 2], [3, 4], [5, 6], [7]]
 
 
-def test_a_record_above_the_group_limit_goes_alone() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_a_record_above_the_group_limit_goes_alone() -> None:
+    async with committing(group_bytes_max=100) as (writer, disk):
         sizes = {1: 10, 2: 10_000, 3: 10}
         await asyncio.gather(*(writer.write([record(ts, size)]) for ts, size in sizes.items()))
+    assert disk.groups("append") == [[1], [2], [3]]
 
-    assert run(body, group_bytes_max=100).groups("append") == [[1], [2], [3]]
 
-
-def test_what_is_enqueued_is_settled_once_durable_in_order_and_before_the_index() -> None:
+async def test_what_is_enqueued_is_settled_once_durable_in_order_and_before_the_index() -> None:
     settled: dict[int, Any] = {}
 
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+    async with committing() as (writer, disk):
         disk.refuse = {2}
         for ts in (1, 2, 3):
             writer.enqueue([record(ts)], partial(settled.__setitem__, ts))
@@ -119,43 +112,37 @@ def test_what_is_enqueued_is_settled_once_durable_in_order_and_before_the_index(
         assert settled[1] == settled[3] == {}
         assert isinstance(settled[2][0], Retryable)
 
-    run(body)
 
-
-def test_a_failed_append_settles_its_own_group_and_no_other() -> None:
+async def test_a_failed_append_settles_its_own_group_and_no_other() -> None:
     disk = Disk()
     error = OSError(28, "No space left on device")
     disk.append_errors = [error]
     settled: dict[int, object] = {}
 
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+    async with committing(disk) as (writer, disk):
         for ts in (1, 2):
             writer.enqueue([record(ts)], partial(settled.__setitem__, ts))
         await until(lambda: len(settled) == 2)
         writer.enqueue([record(3)], partial(settled.__setitem__, 3))
         await until(lambda: 3 in settled)
-
-    run(body, disk)
     assert settled == {1: error, 2: error, 3: {}}
 
 
-def test_every_submission_s_wait_is_counted(counters: Counters) -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_every_submission_s_wait_is_counted(counters: Counters) -> None:
+    begin_s = time.perf_counter()
+    async with committing(counters=counters) as (writer, _):
         first = writer.submit([record(1), record(2)])
         await asyncio.gather(first, *(writer.submit([record(ts)]) for ts in range(3, 50)))
-
-    begin_s = time.perf_counter()
-    run(body, counters=counters)
     took_s = time.perf_counter() - begin_s
     assert counters.acknowledge_s.count == 48
     assert 0 < counters.acknowledge_s.sum < 48 * took_s
 
 
-def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
+async def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
     disk = Disk()
     disk.refuse = {2, 5}
 
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+    async with committing(disk) as (writer, disk):
         one = writer.submit([record(1)])
         batch = writer.submit([record(2), record(3), record(4), record(5)])
         assert not await one
@@ -164,31 +151,23 @@ def test_a_refused_record_does_not_hold_up_its_neighbours() -> None:
         with pytest.raises(Retryable, match="no"):
             await writer.write([record(2)])
 
-    run(body, disk)
 
-
-def test_a_failed_index_is_tried_again_before_anything_else(
+async def test_a_failed_index_is_tried_again_before_anything_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = Disk()
     disk.index_errors = [OSError("twice"), OSError("once")]
 
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+    async with committing(disk) as (writer, disk):
         writer.index_retry_s = 0.01
         await writer.write([record(1)])
         await writer.write([record(2)])
-
-    assert run(body, disk).calls == [
-        ("append", [1]),
-        ("index", [1]),
-        ("append", [2]),
-        ("index", [2]),
-    ]
+    assert disk.calls == [("append", [1]), ("index", [1]), ("append", [2]), ("index", [2])]
     assert "indexing failed" in caplog.text
 
 
-def test_a_full_queue_refuses_a_call_and_makes_a_stream_wait() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_a_full_queue_refuses_a_call_and_makes_a_stream_wait() -> None:
+    async with committing(queue_bytes_max=1000) as (writer, disk):
         writer.submit([record(1, 600)])
         writer.submit([record(2, 600)])
         assert writer.is_full
@@ -196,36 +175,34 @@ def test_a_full_queue_refuses_a_call_and_makes_a_stream_wait() -> None:
             writer.submit([record(3)])
         await writer.room()
         await writer.write([record(4)])
+    assert disk.groups("append") == [[1, 2], [4]]
 
-    assert run(body, queue_bytes_max=1000).groups("append") == [[1, 2], [4]]
 
-
-def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
-        for ts in range(1, 4):
-            await writer.write([record(ts)])
-
+async def test_a_fast_disk_is_used_from_the_event_loop_and_a_slow_one_from_a_thread() -> None:
+    threads = []
+    for inline_below_s in (1.0, 0):
+        async with committing(inline_below_s=inline_below_s) as (writer, disk):
+            for ts in range(1, 4):
+                await writer.write([record(ts)])
+        threads.append(disk.threads)
     here = threading.get_ident()
-    assert run(body).threads == {here}
-    assert here not in run(body, inline_below_s=0).threads
+    assert threads[0] == {here}
+    assert here not in threads[1]
 
 
-def test_a_thread_keeps_the_order_too() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_a_thread_keeps_the_order_too() -> None:
+    async with committing(inline_below_s=0, group_bytes_max=1000) as (writer, disk):
         await asyncio.gather(*(writer.write([record(ts, 100)]) for ts in range(1, 200)))
-
-    disk = run(body, inline_below_s=0, group_bytes_max=1000)
     assert [ts for group in disk.groups("append") for ts in group] == list(range(1, 200))
     assert disk.groups("append") == disk.groups("index")
     assert [name for name, _ in disk.calls[:4]] == ["append", "index"] * 2
 
 
-def test_a_caller_that_goes_away_takes_no_one_with_it() -> None:
-    async def body(writer: GroupCommit, disk: Disk) -> None:
+async def test_a_caller_that_goes_away_takes_no_one_with_it() -> None:
+    async with committing() as (writer, disk):
         gone = asyncio.create_task(writer.write([record(1)]))
         await turn()
         gone.cancel()
         await writer.write([record(2)])
         assert gone.cancelled()
-
-    assert run(body).groups("append") == [[1, 2]]
+    assert disk.groups("append") == [[1, 2]]
