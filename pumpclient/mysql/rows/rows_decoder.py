@@ -145,11 +145,7 @@ class Decoder:
         self._readings = [reading_of(column) for column in table_map.columns]
         self._read = read_rows(self._readings, range(width), table_map.name)
         self._json = [n for n, c in enumerate(table_map.columns) if c.type is WireType.JSON]
-        # The usual event has these bytes after id and flags, and needs no other check: then the
-        # offset of its images, and how its rows are paired.
-        self._heads: dict[int, tuple[bytes, int, Callable[[list[Row]], RowChanges]]] = {}
-        for type_, (kind, head) in usual_heads(width).items():
-            self._heads[type_] = head, HEAD_AT + len(head), _PAIRS[kind]
+        self._heads = usual_heads(width)
 
     def changes(self, type_: int, body: bytes) -> RowChanges:
         """Return the rows of a whole rows event, before and after.
@@ -160,9 +156,9 @@ class Decoder:
         try:
             known = self._heads.get(type_)
             if known is not None:
-                head, images_at, paired = known
+                kind, head, images_at = known
                 if body.startswith(head, HEAD_AT):
-                    return paired(self._read(body, images_at))
+                    return _PAIRS[kind](self._read(body, images_at))
             event = RowsEvent.decode(EventType(type_), body)
             if event.width != len(self._readings):
                 raise ValueError(f"{event.width} columns where the map has {len(self._readings)}")

@@ -133,10 +133,11 @@ class RowsEvent:
         return {self.before, self.after} <= {None, full} and not self.layout.is_partial
 
 
-def usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
-    """Return, by type, the bytes after id and flags in the usual event; it has `width` columns.
+def usual_heads(width: int) -> dict[int, tuple[Kind, bytes, int]]:
+    """Return, by type, the bytes at `HEAD_AT` of the usual event, and the offset of its images.
 
-    Its images have all columns, and are neither compressed nor partial; it has no extra data.
+    It has `width` columns. Its images have all of them, and are neither compressed nor partial; it
+    has no extra data.
     """
     columns = pack_number(width)
     bitmap = pack_uint((1 << width) - 1, bitmap_size(width))
@@ -145,7 +146,8 @@ def usual_heads(width: int) -> dict[int, tuple[Kind, bytes]]:
         if not layout.is_compressed and not layout.is_partial:
             extra = pack_uint(_EXTRA_SIZE, _EXTRA_SIZE) if layout.has_extra else b""
             bitmaps = bitmap * (1 + (layout.kind is Kind.UPDATE))
-            heads[type_] = layout.kind, extra + columns + bitmaps
+            head = extra + columns + bitmaps
+            heads[type_] = layout.kind, head, HEAD_AT + len(head)
     return heads
 
 

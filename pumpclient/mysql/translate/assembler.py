@@ -57,7 +57,6 @@ from pumpclient.mysql.translate.outputs import (
     Statement,
     TableChanges,
     Undone,
-    no_table_skipped,
 )
 from pumpclient.mysql.translate.statement_text import dialect_of
 
@@ -112,10 +111,6 @@ _GTIDS = frozenset({EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAG
 _OF_SESSION = int(EventFlag.THREAD_SPECIFIC)
 
 
-def _nothing_skipped(place: Location) -> bool:
-    return False
-
-
 @dataclass(slots=True)
 class _Open:
     begin: Location
@@ -141,8 +136,8 @@ class Assembler:
         *,
         done: Location | None = None,
         prepared_bytes_max: int = 64 << 20,
-        is_table_skipped: IsSkipped = no_table_skipped,
-        is_skipped: Callable[[Location], bool] = _nothing_skipped,
+        is_table_skipped: IsSkipped = lambda schema, table: False,
+        is_skipped: Callable[[Location], bool] = lambda place: False,
     ) -> None:
         """Start outside of a transaction; those that ended at or before `done` are not repeated.
 

@@ -192,36 +192,16 @@ class Translation:
     """The tables of a skipped and counted statement; empty if they are not known."""
 
 
-def _any_table(schema: str, table: str) -> bool:
-    return True
-
-
-def _no_table(schema: str, table: str) -> bool:
-    return False
-
-
-def _same_name(schema: str, table: str) -> Name:
-    return schema, table
-
-
-def _as_it_is(sql: str) -> str:
-    return sql
-
-
-def _no_side_effects(changed: RowsChanged) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translator:
     """The rules of one source: the replicated tables, their names, and its online DDL."""
 
-    is_replicated: Callable[[str, str], bool] = _any_table
-    target: Callable[[str, str], Name] = _same_name
+    is_replicated: Callable[[str, str], bool] = lambda schema, table: True
+    target: Callable[[str, str], Name] = lambda schema, table: (schema, table)
     online: OnlineDdl | None = field(default_factory=OnlineDdl)
-    is_merged: Callable[[str, str], bool] = _no_table
+    is_merged: Callable[[str, str], bool] = lambda schema, table: False
     """Whether other tables are routed to the same target."""
-    side_effects: Callable[[RowsChanged], str] = _no_side_effects
+    side_effects: Callable[[RowsChanged], str] = lambda changed: ""
     """Why a statement on skipped tables may change others; empty if it cannot."""
 
     def translate(
@@ -231,7 +211,7 @@ class Translator:
         kept: Kept,
         override: Override | None = None,
         *,
-        written_out: Callable[[str], str] = _as_it_is,
+        written_out: Callable[[str], str] = lambda sql: sql,
     ) -> Translation:
         """Return the translation of a statement that is already in plain text.
 

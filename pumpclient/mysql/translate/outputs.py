@@ -56,7 +56,6 @@ from pumpclient.mysql.rows.rows_event import (
 from pumpclient.mysql.rows.table_map import (
     NO_TABLE,
     TABLE_ID_SIZE,
-    Column,
     Name,
     TableMap,
     WireType,
@@ -253,7 +252,8 @@ class RowCounter:
 
     @cached_property
     def _readings(self) -> Sequence[Reading]:
-        return [reading_of(_with_size(column)) for column in self._table_map().columns]
+        columns = self._table_map().columns
+        return [reading_of(replace(c, is_unsigned=False, collation=_BINARY)) for c in columns]
 
     @cached_property
     def _json_count(self) -> int:
@@ -291,10 +291,6 @@ class RowCounter:
                 images.take(images.uint(reading.prefix) if reading.prefix else reading.size)
 
 
-def _with_size(column: Column) -> Column:
-    return replace(column, is_unsigned=False, collation=_BINARY)
-
-
 _KEPT_MAX = 4096
 _REST_AT = HEADER_SIZE + TABLE_ID_SIZE
 _NO_TABLE = NO_TABLE.to_bytes(TABLE_ID_SIZE, "little")
@@ -306,14 +302,10 @@ IsSkipped = Callable[[str, str], bool]
 """Whether rows of a table, by schema and name, are counted instead of being followed."""
 
 
-def no_table_skipped(schema: str, table: str) -> bool:
-    return False
-
-
 class MappedTables:
     """Follows TABLE_MAPs; numbers are valid until a statement ends, transcoders until `forget`."""
 
-    def __init__(self, choose: Choose, is_table_skipped: IsSkipped = no_table_skipped) -> None:
+    def __init__(self, choose: Choose, is_table_skipped: IsSkipped) -> None:
         self._choose = choose
         self._is_table_skipped = is_table_skipped
         self._kept: dict[bytes, Transcoder | SequenceRows | RowCounter | None] = {}

@@ -96,9 +96,6 @@ _Pieces = tuple[bytes | None, ...]
 _Read = TypeVar("_Read")
 
 
-def ignored(count: int) -> None: ...
-
-
 class Transcoder:
     """Turns the rows events of one source table into rows of one version of one table."""
 
@@ -109,7 +106,7 @@ class Transcoder:
         *,
         may_lack: bool = False,
         rowid: Callable[[], int] = next_row_id,
-        on_history: Callable[[int], None] = ignored,
+        on_history: Callable[[int], None] = lambda count: None,
     ) -> None:
         """Compile; raise `NeedsOperator` naming table and columns when they do not fit.
 
@@ -132,11 +129,7 @@ class Transcoder:
         wanted = [pair.index for pair in pairing.pairs]
         self._insert = _Inserts(table, pairing, rowid, self._codec)
         self._nulls = [pair.stored.header + NULL for pair in pairing.pairs]
-        self._required = {
-            n: pair.column.name
-            for n, pair in enumerate(pairing.pairs)
-            if pair.column.is_not_null and not pair.column.is_generated
-        }
+        self._required = self._insert.required
         has_row_id = handle_position(table) is None and not handle_parts(table)
         row_id = values.int_datum(ROW_ID) + values.int_datum(0) if has_row_id else b""
         self._end = b"".join(each.header + datum for each, datum in pairing.missing) + row_id
@@ -144,7 +137,7 @@ class Transcoder:
         self._read_new = read_rows(readings, wanted, table_map.name, self._insert.made(names))
         made = _made(names, self._end, "whole", self._whole)
         self._read_whole = read_rows(readings, wanted, table_map.name, made)
-        self._heads = _usual_heads(self._width)
+        self._heads = usual_heads(self._width)
         self.is_versioned = pairing.row_end is not None
         self._on_history = on_history
         if pairing.row_end is not None:
@@ -178,8 +171,8 @@ class Transcoder:
     def _changes(self, type_: int, body: bytes) -> EncodedChanges:
         known = self._heads.get(type_)
         if known is not None:
-            kind, head, at, images_at = known
-            if body.startswith(head, at):
+            kind, head, images_at = known
+            if body.startswith(head, HEAD_AT):
                 return self._rows(kind, body, images_at)
         return self._unusual(type_, body)
 
@@ -267,7 +260,7 @@ class _Inserts:
         self._nulls = [
             b"" if pair.stored.omits_null else pair.stored.header + NULL for pair in pairs
         ]
-        self._required = {
+        self.required = {
             n: pair.column.name
             for n, pair in enumerate(pairs)
             if pair.column.is_not_null and not pair.column.is_generated
@@ -280,7 +273,10 @@ class _Inserts:
                 self._is_slow = True
             else:
                 self._key = number, len(pairs[number].stored.header)
-        elif parts and all(_is_copied(table, part.offset, part.length) for part in parts):
+        elif all(
+            part.length == -1 and table.columns[part.offset].tp is not MysqlType.DURATION
+            for part in parts
+        ):
             self._is_slow = False
         self._parts = [
             (of_position[part.offset], len(pairs[of_position[part.offset]].stored.header))
@@ -293,7 +289,7 @@ class _Inserts:
         if self._is_slow:
             return self._by_values(image)
         if None in image:
-            for n, name in self._required.items():
+            for n, name in self.required.items():
                 if image[n] is None:
                     raise _null(name)
             nulls = self._nulls
@@ -329,10 +325,6 @@ class _Inserts:
         return self._codec.encode_insert(row, rowid=self._rowid())
 
 
-def _is_copied(table: TableInfo, offset: int, length: int) -> bool:
-    return length == -1 and table.columns[offset].tp is not MysqlType.DURATION
-
-
 def _held(column: ColumnInfo, value: object) -> object:
     return Held(value) if column.tp in TIME_TYPES else value
 
@@ -361,14 +353,3 @@ def _updates(rows: Sequence[bytes]) -> EncodedChanges:
     if len(rows) % 2:
         raise ValueError("a row before its update lacks the row after")
     return MutationType.UPDATE, [a + b for a, b in zip(rows[::2], rows[1::2], strict=True)]
-
-
-def _usual_heads(width: int) -> dict[int, tuple[Kind, bytes, int, int]]:
-    """Return the bytes after id and flags in the usual, complete event of each type.
-
-    With them comes their offset, and the offset of the images after them.
-    """
-    return {
-        type_: (kind, head, HEAD_AT, HEAD_AT + len(head))
-        for type_, (kind, head) in usual_heads(width).items()
-    }

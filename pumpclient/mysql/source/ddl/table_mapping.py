@@ -30,7 +30,7 @@ from pumpclient.mysql.translate.ddl_pieces import OnlineDdl
 from pumpclient.mysql.translate.outputs import SequenceRows, Sequences
 from pumpclient.mysql.translate.statement_objects import RowsChanged
 from pumpclient.mysql.translate.statement_text import built_into, dialect_of
-from pumpclient.mysql.translate.transcode import Transcoder, ignored
+from pumpclient.mysql.translate.transcode import Transcoder
 from pumpclient.rows import Table
 from pumpclient.schema import Schemas
 
@@ -70,7 +70,7 @@ class Tables:
         *,
         merges: bool = False,
         only: frozenset[tuple[str, str]] | None = None,
-        on_history: Callable[[int], None] = ignored,
+        on_history: Callable[[int], None] = lambda count: None,
     ) -> None:
         """Want the rows of the tables `only`, or of all that are replicated.
 
