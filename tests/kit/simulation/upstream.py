@@ -298,7 +298,7 @@ class Upstream:
     def _read(self, at: Checkpoint, file: File, change: Change, end: Location) -> None:
         known: Any = parse_gtid_set(at.gtids, self.flavor)
         own: Any = parse_gtid_set(change.gtid, self.flavor)
-        is_known = at.skips_known and known.contains(own)
+        is_known = at.skips_known and not own.subtract(known)
         origin = None if is_known else at.origin(SOURCE, end, change.gtid)
         if origin is not None:
             self._pass_on(origin, change)
@@ -379,7 +379,7 @@ class Upstream:
         for file in self.server.files:
             for change in file.changes:
                 own: Any = parse_gtid_set(change.gtid, self.flavor)
-                if not gtids.contains(own):
+                if own.subtract(gtids):
                     return self.server.identity, f"{BASE}.{file.number:06d}"
         return self.server.identity, f"{BASE}.{self.server.files[-1].number:06d}"
 
