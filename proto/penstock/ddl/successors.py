@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from penstock.codes import Code
 from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.statements import AlterTable, ChangeColumn
+from penstock.ddl.syntax.statements import AlterTable, ChangeColumn, Statement
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlJob, DdlType, TableInfo
 
@@ -44,7 +44,7 @@ def adopted(job: DdlJob, before: TableInfo, after: TableInfo) -> TableInfo:
 
 def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
     """Raise NeedsOperator if a column may be a successor, but the job does not say so."""
-    if job.type != DdlType.MULTI_SCHEMA_CHANGE or _is_readable(job):
+    if job.type != DdlType.MULTI_SCHEMA_CHANGE or _statements(job) is not None:
         return
     known = adopted(job, before, after)
     old, new = {c.id: c.name for c in known.columns}, {c.id: c.name for c in after.columns}
@@ -59,19 +59,17 @@ def check_known(job: DdlJob, before: TableInfo, after: TableInfo) -> None:
         )
 
 
-def _is_readable(job: DdlJob) -> bool:
+def _statements(job: DdlJob) -> list[Statement] | None:
     try:
-        parse(job.query)
+        return parse(job.query)[1]
     except NeedsOperator:
-        return False
-    return True
+        return None
 
 
 def _changed(job: DdlJob, before: TableInfo, after: TableInfo) -> Iterator[tuple[str, str]]:
     """Yield the columns that a job modifies as (name after, name before), in lower case."""
-    try:
-        _, statements = parse(job.query)
-    except NeedsOperator:
+    statements = _statements(job)
+    if statements is None:
         if job.type in (DdlType.MODIFY_COLUMN, DdlType.MULTI_SCHEMA_CHANGE):
             yield from ((c.name.lower(), c.name.lower()) for c in after.columns)
         gone = [c for c in before.columns if c.id not in {c.id for c in after.columns}]

@@ -173,16 +173,15 @@ def job_to_json(job: DdlJob) -> Json:
     if job.schema_ids:
         written["raw_args"] = [[], list(job.schema_ids)]
     if job.parts:
-        parts = [_part_to_json(*part) for part in job.parts]
+        tp = int(DdlType.ADD_COLUMN)
+        parts = [
+            {"schema_version": ended} | ({"type": tp, "raw_args": [{"id": added}]} if added else {})
+            for ended, added in job.parts
+        ]
         written["multi_schema_info"] = {"sub_jobs": parts}
     if job.context is not None:
         written["context"] = job.context.to_json()
     return written | ({"origin": origin_to_json(job.origin)} if job.origin else {})
-
-
-def _part_to_json(ended: int, added_id: int) -> Json:
-    added = {"type": int(DdlType.ADD_COLUMN), "raw_args": [{"id": added_id}]} if added_id else {}
-    return {"schema_version": ended, **added}
 
 
 def job_from_json(fields: Mapping[str, Any]) -> DdlJob:
@@ -361,6 +360,8 @@ def _index(fields: Mapping[str, Any]) -> IndexInfo:
 def _table(fields: Mapping[str, Any]) -> TableInfo:
     columns = tuple(map(_column, fields.get("cols") or ()))
     indexes = tuple(map(_index, fields.get("index_info") or ()))
+    parts = (fields.get("partition") or {}).get("definitions") or ()
+    constraints = fields.get("constraints")
     hidden = {column.name for column in columns if column.hidden}
     over_expressions = [i.name for i in indexes if any(part.name in hidden for part in i.columns)]
     return TableInfo(
@@ -377,32 +378,18 @@ def _table(fields: Mapping[str, Any]) -> TableInfo:
         comment=text(fields, "comment"),
         is_view=fields.get("view") is not None,
         is_sequence=fields.get("sequence") is not None,
-        partitions=_partitions(fields),
-        partition_ids=_partition_ids(fields),
+        partitions=tuple(name_from_json(each["name"]) for each in parts)
+        if "partition" in fields
+        else None,
+        partition_ids=tuple(int(each["id"]) for each in parts if each.get("id")),
         constants=tuple((str(name), str(text)) for name, text in fields.get("constants") or ()),
         expression_indexes=tuple(map(str, fields.get("expression_indexes") or over_expressions)),
         lacks_key=flag(fields, "lacks_key"),
         period=tuple(map(str, fields.get("period") or ())),
         own_period=tuple(map(str, fields.get("own_period") or ())),
         expires=fields.get("ttl_info") is not None,
-        constraints=_names_or_none(fields.get("constraints")),
+        constraints=None if constraints is None else tuple(map(str, constraints)),
     )
-
-
-def _names_or_none(names: Any) -> tuple[str, ...] | None:
-    return None if names is None else tuple(map(str, names))
-
-
-def _partitions(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-    partition = fields.get("partition") or {}
-    names = tuple(name_from_json(each["name"]) for each in partition.get("definitions") or ())
-    return names if "partition" in fields else None
-
-
-def _partition_ids(fields: Mapping[str, Any]) -> tuple[int, ...]:
-    partition = fields.get("partition") or {}
-    definitions = partition.get("definitions") or ()
-    return tuple(int(each["id"]) for each in definitions if each.get("id"))
 
 
 def schema_to_json(schema: SchemaInfo) -> Json:

@@ -74,7 +74,10 @@ def spelled_for(
     texts: list[str] = []
     lacking: dict[str, None] = {}
     for statement in statements:
-        if flavor is ast.Flavor.MYSQL and _is_about_sequences(statement):
+        is_sequence = isinstance(statement, (ast.CreateSequence, ast.AlterSequence)) or (
+            isinstance(statement, ast.DropTables) and statement.kind == "SEQUENCE"
+        )
+        if flavor is ast.Flavor.MYSQL and is_sequence:
             lacking["sequences"] = None
             continue
         if flavor is ast.Flavor.MYSQL and isinstance(statement, ast.RenameTables) and renamed:
@@ -98,12 +101,6 @@ def _own(statement: ast.Statement, flavor: ast.Flavor) -> list[ast.ForeignEdit]:
 
 def _contains(outer: ast.Edit, inner: ast.Edit) -> bool:
     return outer != inner and outer.start <= inner.start and inner.end <= outer.end
-
-
-def _is_about_sequences(statement: ast.Statement) -> bool:
-    if isinstance(statement, ast.DropTables):
-        return statement.kind == "SEQUENCE"
-    return isinstance(statement, (ast.CreateSequence, ast.AlterSequence))
 
 
 def _without(statement: ast.RenameTables, sequences: set[tuple[str, str]]) -> list[str]:

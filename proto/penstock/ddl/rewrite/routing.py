@@ -24,7 +24,7 @@ from penstock.ddl.catalog import SchemaChange
 from penstock.ddl.parse.parser import rewritten
 from penstock.ddl.parse.views import Mapping, view_edits
 from penstock.ddl.syntax.lexer import quote_path
-from penstock.ddl.syntax.statements import CreateView, Edit, Statement, TableRef
+from penstock.ddl.syntax.statements import CreateView, Edit, Statement
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 
@@ -39,24 +39,20 @@ def rename_tables(sql: str, schema: str | None, mapping: Mapping) -> str:
 
 
 def _edits(statement: Statement, text: str, schema: str | None, mapping: Mapping) -> list[Edit]:
-    edits = [
-        Edit(ref.start, ref.end, quote_path(*_mapped(ref, schema, mapping)))
-        for ref in statement.refs
-    ]
+    edits = []
+    for ref in statement.refs:
+        owner = ref.schema or schema
+        if owner is None:
+            problem = f"table {ref.name!r} has no database"
+            raise NeedsOperator(problem, "write the table as schema.table", Code.DDL_OBJECT)
+        names = mapping(owner, ref.name)[: 2 if ref.name else 1]
+        edits.append(Edit(ref.start, ref.end, quote_path(*names)))
     if isinstance(statement, CreateView):
         select = text[statement.select_start : statement.end]
         # Tables in a view are not looked up in the view's own database.
         current = schema or statement.ref.schema or ""
         edits += view_edits(select, statement.select_start, current, mapping)
     return edits
-
-
-def _mapped(ref: TableRef, schema: str | None, mapping: Mapping) -> tuple[str, ...]:
-    owner = ref.schema or schema
-    if owner is None:
-        problem = f"table {ref.name!r} has no database"
-        raise NeedsOperator(problem, "write the table as schema.table", Code.DDL_OBJECT)
-    return mapping(owner, ref.name)[: 2 if ref.name else 1]
 
 
 def route_change(change: SchemaChange, mapping: Mapping) -> SchemaChange:
