@@ -143,17 +143,9 @@ def read_decimal_text(data: bytes, at: int, scale: int = -1) -> tuple[str, int]:
     so nothing needs rounding.
     """
     number, frac, at = read_unscaled(data, at)
-    if scale >= 0 and scale != frac:
-        number = rescale(number, frac, scale)
-        frac = scale
-    return decimal_text(number, frac), at
-
-
-def rescale(number: int, frac: int, scale: int) -> int:
-    """Move an unscaled number to another scale; losing a digit is malformed."""
-    if scale >= frac:
-        return int(number * 10 ** (scale - frac))
-    kept, lost = divmod(abs(number), 10 ** (frac - scale))
+    if scale < 0 or scale == frac:
+        return decimal_text(number, frac), at
+    kept, lost = divmod(abs(number) * 10**scale, 10**frac)
     if lost:
         raise damaged(f"{decimal_text(number, frac)} has more than {scale} fraction digits")
-    return int(-kept if number < 0 else kept)
+    return decimal_text(-kept if number < 0 else kept, scale), at

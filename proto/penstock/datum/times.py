@@ -25,6 +25,7 @@ NANOS_PER_MICRO = 1000
 DURATION_MAX_MICROS = (838 * 3600 + 59 * 60 + 59) * MICROS
 DAYS = (31, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """The maximum days of each month; month 0 stands for "not known" and allows any day."""
+# The times that MySQL's four-byte TIMESTAMP can hold, besides zero.
 TIMESTAMP_MIN = (1970, 1, 1, 0, 0, 1)
 TIMESTAMP_MAX = (2038, 1, 19, 3, 14, 7)
 
@@ -135,7 +136,8 @@ def checked(fields: Fields) -> Fields:
     year, month, day, micro = *fields[:3], fields[6]
     if month > 12 or day > DAYS[month] or not _is_time((*fields[:6], 0)):
         raise damaged(f"{datetime_text((*fields[:6], 0), 0)} does not exist")
-    if month == 2 and day == 29 and not _is_leap(year):
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    if month == 2 and day == 29 and not is_leap:
         raise damaged(f"{year} has no 29 February")
     if micro < MICROS:
         return fields
@@ -144,10 +146,6 @@ def checked(fields: Fields) -> Fields:
     except (ValueError, OverflowError):
         raise damaged(f"{datetime_text((*fields[:6], 0), 0)} cannot be rounded up") from None
     return later.year, later.month, later.day, later.hour, later.minute, later.second, 0
-
-
-def _is_leap(year: int) -> bool:
-    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
 def datetime_fields(value: object, fsp: int) -> Fields:
@@ -164,11 +162,6 @@ def datetime_fields(value: object, fsp: int) -> Fields:
     if isinstance(value, dt.date):
         return value.year, value.month, value.day, 0, 0, 0, 0
     raise damaged("a date is given as text, date or datetime")
-
-
-def in_timestamp_range(fields: Fields) -> bool:
-    """True for the zero time and for times that MySQL's four-byte TIMESTAMP can hold."""
-    return TIMESTAMP_MIN <= fields[:6] <= TIMESTAMP_MAX or not any(fields)
 
 
 def duration_micros(value: object, fsp: int) -> int:

@@ -18,7 +18,7 @@ Texts of a batch with more than 2 GiB get Arrow's large types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -327,8 +327,12 @@ class _Batch:
     def _patch(self, by_image: list[list[pa.Array] | None]) -> None:
         if not self._odd.any():
             return
-        read = self._row_reader()
-        odd = [read(raw) for raw in self._rows.filter(pa.array(self._odd)).to_pylist()]
+        reader, raws = self._plan.reader, self._rows.filter(pa.array(self._odd)).to_pylist()
+        if self._kind is MutationType.UPDATE:
+            odd: list[tuple[Row, ...]] = [reader.update(raw) for raw in raws]
+        else:
+            read = reader.insert if self._kind is MutationType.INSERT else reader.delete
+            odd = [(read(raw),) for raw in raws]
         mask = pa.array(self._odd)
         for i, arrays in enumerate(by_image):
             if arrays is None:
@@ -339,13 +343,6 @@ class _Batch:
                     found = [v.marked if isinstance(v, TypedJson) else v for v in found]
                 column = pa.array(found, arrays[k].type)
                 arrays[k] = pc.replace_with_mask(arrays[k], mask, column)
-
-    def _row_reader(self) -> Callable[[bytes], tuple[Row, ...]]:
-        reader = self._plan.reader
-        if self._kind is MutationType.UPDATE:
-            return reader.update
-        one = reader.insert if self._kind is MutationType.INSERT else reader.delete
-        return lambda raw: (one(raw),)
 
 
 def _checked(rows: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -420,7 +420,8 @@ def _time_field(column: ColumnInfo) -> Field:
                 times.date_text(fields)
         except Malformed as problem:
             raise refused(column, value, problem.problem) from None
-        if is_timestamp and not times.in_timestamp_range(fields):
+        is_in_range = times.TIMESTAMP_MIN <= fields[:6] <= times.TIMESTAMP_MAX
+        if is_timestamp and not is_in_range and any(fields):
             raise refused(column, value, "a TIMESTAMP ends with 2038-01-19 03:14:07 UTC")
         return values.uint_datum(times.pack(fields))
 
