@@ -62,7 +62,6 @@ import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -84,16 +83,6 @@ Connection = Any
 
 class Fenced(Retryable):
     """A Pump took the writer for dead and has rolled the transaction back: run it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Statements:
-    create: str
-    put: str
-    find: str
-    asked: str
-    forget: str
-    purge: str
 
 
 def new_key(name: str) -> bytes:
@@ -169,14 +158,14 @@ def begin(connection: Connection) -> None:
 
 def create_table(connection: Connection, table: str = TABLE) -> None:
     """Create the table if it is missing; in MySQL this commits the current transaction."""
-    _execute(connection, _of(connection, table).create)
+    _execute(connection, _of(connection, table, "create"))
     connection.commit()
 
 
 def put(connection: Connection, table: str, key: bytes, start_ts: int, commit_ts: int) -> None:
     """Insert a row into the connection's transaction; raise `Fenced` if the key is taken."""
     try:
-        _execute(connection, _of(connection, table).put, (key, start_ts, commit_ts))
+        _execute(connection, _of(connection, table, "put"), (key, start_ts, commit_ts))
     except connection.IntegrityError as error:
         raise Fenced(
             f"transaction {start_ts} took too long between its Prewrite and its commit in the"
@@ -188,7 +177,7 @@ def put(connection: Connection, table: str, key: bytes, start_ts: int, commit_ts
 def forget(connection: Connection, table: str, keys: Sequence[bytes]) -> None:
     """Remove rows within the current transaction; their Commits must be acknowledged."""
     for key in keys:
-        _execute(connection, _of(connection, table).forget, (key,))
+        _execute(connection, _of(connection, table, "forget"), (key,))
 
 
 def settle(
@@ -216,7 +205,7 @@ def settle(
             connection.commit()
             return 0
     if found is not None:
-        _execute(connection, _of(connection, table).asked, (key,))
+        _execute(connection, _of(connection, table, "asked"), (key,))
     connection.commit()
     return found
 
@@ -230,7 +219,7 @@ def purge(
     every Pump is, so no Pump will ask about it. Fences go by their age at that time.
     """
     fences_ts = max(0, checkpoint_ts - compose(int(fences_older_than_s * 1000), 0))
-    sql = _of(connection, table).purge
+    sql = _of(connection, table, "purge")
     removed = _execute(connection, sql, (checkpoint_ts, fences_ts))
     connection.commit()
     return removed
@@ -238,7 +227,7 @@ def purge(
 
 def _found(connection: Connection, table: str, key: bytes, start_ts: int) -> int | None:
     with closing(connection.cursor()) as cursor:
-        cursor.execute(_of(connection, table).find, (key,))
+        cursor.execute(_of(connection, table, "find"), (key,))
         row = cursor.fetchone()
     if row is None:
         return None
@@ -258,12 +247,12 @@ def _execute(connection: Connection, sql: str, values: Sequence[object] = ()) ->
         return int(cursor.rowcount)
 
 
-def _of(connection: Connection, table: str) -> _Statements:
-    return _statements(table, is_mysql(connection))
+def _of(connection: Connection, table: str, what: str) -> str:
+    return _statements(table, is_mysql(connection))[what]
 
 
 @lru_cache(maxsize=64)
-def _statements(table: str, mysql: bool) -> _Statements:
+def _statements(table: str, mysql: bool) -> dict[str, str]:
     if not _TABLE_NAME.fullmatch(table):
         raise NeedsOperator(
             f"no table can be called {table!r}", "write name or schema.name", Code.OUTBOX_MISUSED
@@ -271,7 +260,7 @@ def _statements(table: str, mysql: bool) -> _Statements:
     name = ".".join(f"`{part}`" for part in table.split("."))
     mark, key, number = ("%s", "VARBINARY(255)", "BIGINT") if mysql else ("?", "BLOB", "INTEGER")
     tail = "ENGINE=InnoDB" if mysql else "WITHOUT ROWID"
-    return _Statements(
+    return dict(
         create=(
             f"CREATE TABLE IF NOT EXISTS {name} (prewrite_key {key} NOT NULL PRIMARY KEY,"
             f" start_ts {number} NOT NULL, commit_ts {number} NOT NULL,"

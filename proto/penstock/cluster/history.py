@@ -36,6 +36,7 @@ from penstock.cluster.etcd import (
 )
 from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import Cancellable
+from penstock.cluster.records import decimal_in
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.schema.model import DdlJob
@@ -188,9 +189,11 @@ class History:
         def on_items(items: dict[str, bytes]) -> None:
             nonlocal reached
             fresh = {key: value for key, value in items.items() if key not in known}
-            for job in _later(fresh, reached):
-                on_job(job)
-                reached = job.schema_version
+            jobs = [_job(key, value) for key, value in fresh.items()]
+            for job in sorted(jobs, key=lambda job: job.schema_version):
+                if job.schema_version > reached:
+                    on_job(job)
+                    reached = job.schema_version
             known.update(fresh)
 
         return Watch(self._etcd, JOBS, on_items)
@@ -275,13 +278,7 @@ class History:
 
     def _read_counter(self, key: str) -> tuple[int, int]:
         value, _, revision = read_at(self._etcd, key)
-        if value is None:
-            return 0, 0
-        if not value.isdigit():
-            raise Malformed(
-                f"{key} in etcd is {value!r}", "it must be a decimal number", Code.ETCD_VALUE
-            )
-        return int(value), revision
+        return (0, 0) if value is None else (decimal_in(key, value), revision)
 
 
 def _key(job_id: int) -> str:
@@ -303,11 +300,3 @@ def _json(key: str, value: bytes) -> Any:
         raise Malformed(
             f"{key} in etcd is not JSON: {error}", "restore it", Code.ETCD_VALUE
         ) from error
-
-
-def _later(items: dict[str, bytes], after_version: int) -> list[DdlJob]:
-    jobs = (_job(key, value) for key, value in items.items())
-    return sorted(
-        (job for job in jobs if job.schema_version > after_version),
-        key=lambda job: job.schema_version,
-    )

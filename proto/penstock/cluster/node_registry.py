@@ -48,6 +48,7 @@ from penstock.cluster.records import (
     Gap,
     LastWord,
     LostPump,
+    decimal_in,
     record_text,
     records_below,
     standbys,
@@ -221,8 +222,11 @@ class Registry:
         refuse_pd(self._etcd)
         while True:
             found = read(self._etcd, CLUSTER_ID_KEY)
+            if found is not None and found.isdigit():
+                return int(found)
             if found is not None:
-                return _cluster_id(found)
+                hint = f"correct {CLUSTER_ID_KEY} in etcd"
+                raise Malformed(f"the cluster id is {found!r}", hint, Code.ETCD_VALUE)
             drawn = secrets.randbits(63) | 1
             with etcd_errors(self._etcd):
                 self._etcd.put_if_not_exists(CLUSTER_ID_KEY, str(drawn))
@@ -316,12 +320,7 @@ class Registry:
 
     def _decimals(self, prefix: str) -> Mapping[str, int]:
         items, _ = read_prefix(self._etcd, prefix)
-        for key, text in items.items():
-            if not text.isdigit():
-                raise Malformed(
-                    f"{key} in etcd is {text!r}", "it must be a decimal number", Code.ETCD_VALUE
-                )
-        return {key[len(prefix) :]: int(text) for key, text in items.items()}
+        return {key.removeprefix(prefix): decimal_in(key, text) for key, text in items.items()}
 
     def put_run(self, pump: str, run: str) -> None:
         put(self._etcd, RUNS + pump, run)
@@ -393,14 +392,6 @@ def _by_pump(found: Mapping[str, R]) -> dict[str, R]:
 
 def _prefix(kind: NodeKind) -> str:
     return f"{ROOT}/{kind}/"
-
-
-def _cluster_id(text: bytes) -> int:
-    if not text.isdigit():
-        raise Malformed(
-            f"the cluster id is {text!r}", f"correct {CLUSTER_ID_KEY} in etcd", Code.ETCD_VALUE
-        )
-    return int(text)
 
 
 SILENT_AFTER_S = 10.0

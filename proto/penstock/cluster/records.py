@@ -66,6 +66,14 @@ def record_of(kind: type[T], key: str, text: bytes, *, hint: str = _IN_ETCD) -> 
         raise Malformed(f"{key} is {text!r}: {error}", hint, Code.ETCD_VALUE) from error
 
 
+def decimal_in(key: str, text: bytes) -> int:
+    if not text.isdigit():
+        raise Malformed(
+            f"{key} in etcd is {text!r}", "it must be a decimal number", Code.ETCD_VALUE
+        )
+    return int(text)
+
+
 def records_below(
     etcd: EtcdClient, prefix: str, kind: type[T], *, hint: str = _IN_ETCD
 ) -> dict[str, T]:

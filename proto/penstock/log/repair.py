@@ -162,11 +162,6 @@ def next_frame(file: Readable, begin: int, end: int, seed: int) -> int | None:
     return None
 
 
-def proven_end(file: Readable, size: int, seed: int) -> int:
-    """Return the offset up to which the headers in a file say that it was on disk."""
-    return max((header.synced for _, header in headers(file, BEGIN, size, seed)), default=0)
-
-
 def repair_segment(
     file: Readable,
     number: int,
@@ -373,7 +368,8 @@ class ClosedLog:
         """Return the end of synced data in the last segment, and the end of verifiable data."""
         if self._catching_up is not None and self._catching_up.segment == number:
             return self._catching_up.offset, self._catching_up.offset
-        return max(BEGIN, proven_end(file, size, seed)), size
+        synced = (header.synced for _, header in headers(file, BEGIN, size, seed))
+        return max(BEGIN, max(synced, default=0)), size
 
     def _header(
         self, number: int, file: Salvaged, size: int, sources: Sequence[Donor]

@@ -127,7 +127,10 @@ class HttpStatus:
             return
         host, _, port = (address or f"127.0.0.1:{grpc_port + PORT_ABOVE}").rpartition(":")
         host = host.strip("[]")
-        context = self._context = self._tls_context(host, security)
+        is_local = host == "localhost" or _is_loopback((host,))
+        if security is not None and security.tls is not None and not is_local:
+            allowed = self._allowed = security.allowed
+            self._context = server_context(security.tls, with_client_certificate=bool(allowed))
         self._names = frozenset((host, host_of(advertised)))
         try:
             self._server = await asyncio.start_server(self._serve, host, int(port))
@@ -141,14 +144,8 @@ class HttpStatus:
             self._server = await asyncio.start_server(self._serve, host, 0)
         port = self._server.sockets[0].getsockname()[1]
         host = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if context else 'http'}://{host}:{port}/"
+        self.url = f"{'https' if self._context else 'http'}://{host}:{port}/"
         log.info("status pages at %s", self.url)
-
-    def _tls_context(self, host: str, security: Security | None) -> ssl.SSLContext | None:
-        if security is None or security.tls is None or host == "localhost" or _is_loopback((host,)):
-            return None
-        self._allowed = security.allowed
-        return server_context(security.tls, with_client_certificate=bool(security.allowed))
 
     async def close(self) -> None:
         """Stop serving and abort requests in progress."""

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -304,20 +305,17 @@ NO_PROXY: Final = ("grpc.enable_http_proxy", 0)
 """Nodes are addressed directly: a proxy in the environment is for the internet."""
 
 
-def open_channel(address: str, tls: Tls | None, options: Options = ()) -> grpc.Channel:
-    """Return a blocking channel to a node; nothing is sent yet."""
+def open_channel(
+    address: str, tls: Tls | None, options: Options = (), *, module: Any = grpc
+) -> Any:
+    """Return a channel to a node, of `grpc` or `grpc.aio`; nothing is sent yet."""
     options = (NO_PROXY, *options)
     if tls is None:
-        return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, tls.channel_credentials(), options=options)
+        return module.insecure_channel(address, options=options)
+    return module.secure_channel(address, tls.channel_credentials(), options=options)
 
 
-def open_aio_channel(address: str, tls: Tls | None, options: Options = ()) -> Any:
-    """Return a `grpc.aio` channel to a node; nothing is sent yet."""
-    options = (NO_PROXY, *options)
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)
+open_aio_channel = partial(open_channel, module=grpc.aio)
 
 
 def open_http(address: str, tls: Tls | None, timeout_s: float) -> http.client.HTTPConnection:
@@ -431,17 +429,13 @@ class OnlyNames(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return calling
 
     def admits(self, auth: Mapping[str, Any], path: str) -> bool:
-        return self._is_listed(auth) and self._has_role(auth, path)
+        wanted, none = roles_for(path), frozenset[str]()
+        return self._is_listed(auth) and (
+            not self._roles or any(wanted & self._roles.get(name, none) for name in _names_in(auth))
+        )
 
     def _is_listed(self, auth: Mapping[str, Any]) -> bool:
         return not self._allowed.isdisjoint(_names_in(auth))
-
-    def _has_role(self, auth: Mapping[str, Any], path: str) -> bool:
-        wanted = roles_for(path)
-        none: frozenset[str] = frozenset()
-        return not self._roles or any(
-            wanted & self._roles.get(name, none) for name in _names_in(auth)
-        )
 
     async def _check(self, context: Any, path: str) -> None:
         auth = context.auth_context()

@@ -117,25 +117,24 @@ class Translation:
             key = self.flags[name]
             for new, converted in self._answered(key, value):
                 flag = self._flag(new, converted)
-                if not (self._is_extra(key, new) and _is_given(flag, argv)):
+                given = {word.partition("=")[0] for word in argv}
+                if not (self._is_extra(key, new) and flag.partition("=")[0] in given):
                     made.append(flag)
         return made
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        theirs = {self._variable(flag): key for flag, key in self.flags.items() if len(flag) > 1}
+        prefix, own = self.prefixes
+        theirs = {f"{prefix}_{_upper(f)}": key for f, key in self.flags.items() if len(f) > 1}
         made = {name: value for name, value in env.items() if name not in theirs}
         for name, key in theirs.items():
             if name in env:
                 for new, value in self._answered(key, env[name]):
-                    made.setdefault(f"{self.prefixes[1]}_{_upper(new)}", str(value))
+                    made.setdefault(f"{own}_{_upper(new)}", str(value))
         return made
 
     def _is_extra(self, key: str, new: str) -> bool:
         answer = self.keys.get(key)
         return isinstance(answer, Renamed) and answer.also == new
-
-    def _variable(self, flag: str) -> str:
-        return f"{self.prefixes[0]}_{_upper(flag)}"
 
     def _flag(self, key: str, value: Any) -> str:
         name = key.replace(".", "-")
@@ -160,11 +159,6 @@ class Translation:
 
 def _is_among(value: Any, values: Sequence[Any]) -> bool:
     return any(value == each and type(value) is type(each) for each in values)
-
-
-def _is_given(flag: str, argv: Sequence[str]) -> bool:
-    name = flag.partition("=")[0]
-    return any(word.partition("=")[0] == name for word in argv)
 
 
 def _upper(key: str) -> str:

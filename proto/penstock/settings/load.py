@@ -333,20 +333,20 @@ def _flatten(
 def _parsed(setting: _Setting, value: Any, source: str) -> Any:
     parse = setting.field.metadata.get("parse")
     if row_type(setting.kind) is not None:
-        return read_tables(setting.kind, value, source, _table_value)
+        return read_tables(
+            setting.kind,
+            value,
+            source,
+            lambda field, kind, each, where: _parsed(
+                _Setting((field.name,), kind, field), each, where
+            ),
+        )
     try:
         return parse(value) if parse else _coerced(setting, value)
     except (ValueError, TypeError) as error:
-        raise NeedsOperator(f"{source}: {error}", _wanted(setting), Code.SETTING_VALUE) from error
-
-
-def _table_value(field: dataclasses.Field[Any], kind: Any, value: Any, source: str) -> Any:
-    return _parsed(_Setting((field.name,), kind, field), value, source)
-
-
-def _wanted(setting: _Setting) -> str:
-    kind = getattr(setting.kind, "__name__", str(setting.kind))
-    return f"{setting.key} takes a value of type {kind}"
+        kind = getattr(setting.kind, "__name__", str(setting.kind))
+        hint = f"{setting.key} takes a value of type {kind}"
+        raise NeedsOperator(f"{source}: {error}", hint, Code.SETTING_VALUE) from error
 
 
 def _coerced(setting: _Setting, value: Any) -> Any:
@@ -424,10 +424,6 @@ def row_type(kind: Any) -> type[Any] | None:
         row = arguments[1] if origin is dict else arguments[0]
         if dataclasses.is_dataclass(row) and isinstance(row, type):
             return row
-    return row_of_section(kind)
-
-
-def row_of_section(kind: Any) -> type[Any] | None:
     return kind if dataclasses.is_dataclass(kind) and isinstance(kind, type) else None
 
 
