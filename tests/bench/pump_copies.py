@@ -43,7 +43,7 @@ from penstock_local.process import python_module
 from pumpclient import PumpClient
 from tests.bench.pump_rig import pump_address
 from tests.bench.pump_write import Write, run, unary_writer
-from tests.bench.rig import Figure, percentile, process_s
+from tests.bench.rig import Figure, Timestamps, percentile, process_s
 from tests.kit.wait import eventually
 
 WRITERS = 64
@@ -60,7 +60,7 @@ def measure(home: Path) -> Iterator[Figure]:
             Cluster(home / str(copies), copies=copies, with_drainer=False) as cluster,
             PumpClient.connect(cluster.etcd.url),
         ):
-            clock = itertools.count(compose(int(time.time() * 1000) + 3_600_000, 0))
+            clock = Timestamps()
             write = unary_writer(cluster, PRIMARY)
             run(write, WRITERS, clock)  # Not counted: the first groups find everything cold.
             before = {name: process_s(pump.pid) for name, pump in cluster.pumps.items()}
@@ -246,7 +246,7 @@ def measure_refill(home: Path) -> Iterator[Figure]:
         Cluster(home, pumps=4, copies=2, with_drainer=False) as cluster,
         closing(etcd.connect(cluster.etcd.url)) as connection,
     ):
-        clock = itertools.count(compose(int(time.time() * 1000) + 3_600_000, 0))
+        clock = Timestamps()
         write = unary_writer(cluster, PRIMARY)
         fill(write, clock, REFILL_MB * 1_000_000)
         steady = Steady(write, clock)

@@ -10,7 +10,6 @@ measure 1000 threads.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import queue
@@ -29,16 +28,13 @@ import psutil
 from penstock.cluster import etcd
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.pb import binlog_pb2, penstock_pb2, penstock_pb2_grpc
-from penstock.ts import compose
 from penstock_local.cluster import Cluster
 from pumpclient.delivery.connection import PumpWriter, Target
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.options import Options
-from tests.bench.rig import percentile, together
+from tests.bench.rig import Timestamps, percentile, together
 
 NODE_ID = "pump-1"
-_TIMESTAMPS_PER_LOAD = 10**9
-_HOUR_MS = 3_600_000
 _POLL_S = 0.01
 # Else a channel waits out the back-off that the one before it has earned.
 _OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
@@ -83,7 +79,6 @@ class Rig:
         if engine:
             self.pump.command += ["--server-engine", engine]
         self.data = home / NODE_ID
-        self.first_ts = self._next_ts = compose(int(time.time() * 1000) + _HOUR_MS, 0)
         self.address, self.cluster_id = "", 0
 
     def __enter__(self) -> Self:
@@ -109,11 +104,6 @@ class Rig:
             reply: penstock_pb2.StatusReply = stub.Status(penstock_pb2.StatusRequest(), timeout=60)
         return reply
 
-    def next_ts(self) -> int:
-        """Return a timestamp after which nothing was used yet, and reserve what follows it."""
-        self._next_ts += _TIMESTAMPS_PER_LOAD
-        return self._next_ts
-
     def load(
         self,
         *,
@@ -121,7 +111,6 @@ class Rig:
         writers: int,
         seconds: float,
         client: str = "tests.bench.pump_rig",
-        first_ts: int = 0,
         **more: int,
     ) -> Measured:
         """Write from a process of its own, a module that takes a `Load` and perhaps more."""
@@ -132,7 +121,6 @@ class Rig:
             value_bytes=value_bytes,
             writers=writers,
             seconds=seconds,
-            first_ts=first_ts or self.next_ts(),
         )
         before, before_s = self.details(), self._cpu_s()
         command = [sys.executable, "-m", client, json.dumps(asdict(load) | more)]
@@ -193,7 +181,7 @@ ANSWER_S_MAX = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What one process does; its timestamps begin at `first_ts`."""
+    """What one process does."""
 
     node_id: str
     address: str
@@ -201,7 +189,6 @@ class Load:
     value_bytes: int
     writers: int
     seconds: float
-    first_ts: int
 
 
 class Clock:
@@ -211,8 +198,8 @@ class Clock:
     all the client's time: it is the writer that is measured here, and not its application.
     """
 
-    def __init__(self, *, first_ts: int, value_bytes: int) -> None:
-        self._ts = itertools.count(first_ts)
+    def __init__(self, value_bytes: int) -> None:
+        self._ts = Timestamps()
         self._value = os.urandom(value_bytes)
 
     def prewrite(self) -> tuple[int, bytes]:
@@ -240,7 +227,7 @@ class _Write(PendingWrite):
 
 def with_threads(writer: PumpWriter, load: Load, until_s: float) -> array[float]:
     """Return how long each write took, in seconds, by one thread per writer."""
-    clock = Clock(first_ts=load.first_ts, value_bytes=load.value_bytes)
+    clock = Clock(load.value_bytes)
     took_s = array("d")
 
     def write(payload: bytes) -> None:
@@ -263,7 +250,7 @@ def with_threads(writer: PumpWriter, load: Load, until_s: float) -> array[float]
 
 def with_outstanding(writer: PumpWriter, load: Load, until_s: float) -> array[float]:
     """Return how long each write took, in seconds, `load.writers` always being under way."""
-    clock = Clock(first_ts=load.first_ts, value_bytes=load.value_bytes)
+    clock = Clock(load.value_bytes)
     took_s = array("d")
     ended: queue.SimpleQueue[_Write] = queue.SimpleQueue()
 

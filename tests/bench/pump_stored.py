@@ -20,7 +20,7 @@ from penstock.errors import NeedsOperator
 from pump.store.storage import Storage, StorageConfig
 from tests.bench.pump_rig import Rig
 from tests.bench.pump_write import UNLIMITED, megabytes_per_second, pull_batched
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, Timestamps
 
 STORED_GIB = (1, 5, 20)
 RESTART_BYTES = 10 * 10**9
@@ -41,7 +41,7 @@ def measure(home: Path) -> Iterator[Figure]:
     with Rig(home, sync=False) as rig:
         for stored in STORED_GIB:
             fill(rig, stored << 30)
-            after_ts = rig.next_ts()
+            after_ts = next(Timestamps())
             measured = rig.load(value_bytes=1024, writers=WRITERS, seconds=SECONDS)
             count = min(PULLED, measured.transactions)
             with grpc.insecure_channel(rig.address, options=UNLIMITED) as channel:

@@ -27,7 +27,7 @@ from penstock.http2 import frames
 from penstock.http2.frames import END_HEADERS, END_STREAM, MESSAGE_HEAD
 from penstock.pb import pump_pb2
 from tests.bench.pump_rig import ANSWER_S_MAX, Clock, Load, Measured, Rig
-from tests.bench.rig import Figure, percentile
+from tests.bench.rig import Figure, Timestamps, percentile
 from tests.kit.http2.raw_peer import RawPeer, request
 
 SIZES = {"1k": 1 << 10, "10k": 10 << 10, "100k": 100 << 10}
@@ -57,11 +57,11 @@ def measure(home: Path) -> Iterator[Figure]:
 
 
 def _pull(rig: Rig) -> Measured:
-    after_ts = rig.next_ts()
+    after_ts = next(Timestamps())
     filled = rig.load(value_bytes=SIZES["1k"], writers=256, seconds=SECONDS)
     count = min(PULLED, filled.transactions)
     return rig.load(
-        value_bytes=0, writers=0, seconds=0, client=_CLIENT, first_ts=after_ts, pulled=count
+        value_bytes=0, writers=0, seconds=0, client=_CLIENT, after_ts=after_ts, pulled=count
     )
 
 
@@ -192,10 +192,7 @@ class BareConnection:
 def write(load: Load) -> tuple[array[float], float]:
     """Return how long each call took, and all of them, in seconds."""
     connection = BareConnection(load.address)
-    block, clock = (
-        connection.block(_WRITE),
-        Clock(first_ts=load.first_ts, value_bytes=load.value_bytes),
-    )
+    block, clock = (connection.block(_WRITE), Clock(load.value_bytes))
     took_s: array[float] = array("d")
     under_way: dict[int, tuple[float, int]] = {}
     answered: set[int] = set()
@@ -236,9 +233,9 @@ def write(load: Load) -> tuple[array[float], float]:
     return took_s, time.perf_counter() - begun_s
 
 
-def pull(load: Load, count: int) -> float:
+def pull(load: Load, count: int, after_ts: int) -> float:
     connection = BareConnection(load.address)
-    after = pump_pb2.Pos(offset=load.first_ts)
+    after = pump_pb2.Pos(offset=after_ts)
     asked = pump_pb2.PullBinlogReq(clusterID=load.cluster_id, startFrom=after)
     connection.call(connection.block(_PULL), asked.SerializeToString())
     held, seen, begun_s = b"", 0, 0.0
@@ -266,11 +263,11 @@ def pull(load: Load, count: int) -> float:
 
 def run(given: dict[str, object]) -> dict[str, float]:
     """Do what is asked for, and report how it went."""
-    count = int(str(given.pop("pulled", 0)))
+    count, after_ts = (int(str(given.pop(name, 0))) for name in ("pulled", "after_ts"))
     load = Load(**given)  # type: ignore[arg-type]
     begun_cpu_s = time.process_time()
     if count:
-        seconds = pull(load, count)
+        seconds = pull(load, count, after_ts)
         took_s = array("d", [seconds])
     else:
         took_s, seconds = write(load)

@@ -6,7 +6,7 @@
     pump.pull.<size>            in batches, against one per message
 
 A transaction is a Prewrite and, once that is acknowledged, its Commit. Timestamps come from one
-counter far ahead of the oracle, taken when a real writer would take them. The baseline of a size is
+clock seconds ahead of the oracle, taken when a real writer would take them. The baseline of a size is
 what the same disk takes in the same minute when the same bytes are written raw in groups as large
 as the Pump's were, with the same syncs, so that the ratio is that of the megabytes per second as
 well.
@@ -24,13 +24,12 @@ import grpc
 
 from penstock.log.frame import HEADER_SIZE
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
-from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.pump_rig import Clock, Rig, pump_address
-from tests.bench.rig import Figure, percentile, together
+from tests.bench.rig import Figure, Timestamps, percentile, together
 
 WRITERS = (1, 16, 256)
 SECONDS = 4.0
@@ -45,7 +44,7 @@ def measure(home: Path) -> Iterator[Figure]:
         Cluster(home, pumps=1, with_drainer=False) as cluster,
         PumpClient.connect(cluster.etcd.url) as client,
     ):
-        clock = itertools.count(compose(int(time.time() * 1000) + 3_600_000, 0))
+        clock = Timestamps()
         unary = {}
         for writers in WRITERS:
             rate, detail = run(unary_writer(cluster), writers, clock)
@@ -190,7 +189,7 @@ def write_raw(
     folder: Path, *, value_bytes: int, records_per_group: float, sync: bool, seconds: float
 ) -> Raw:
     """Write Prewrites and Commits with their frames' headers in turn, one `pwritev` per group."""
-    clock = Clock(first_ts=1 << 58, value_bytes=value_bytes)
+    clock = Clock(value_bytes)
     start_ts, prewrite = clock.prewrite()
     header = bytes(HEADER_SIZE)
     pair = [header + prewrite, header + clock.commit(start_ts)]
@@ -256,8 +255,8 @@ def measure_size(size: str, home: Path) -> Iterator[Figure]:
 
 
 def fill(channel: grpc.Channel, cluster_id: int, value: bytes, count: int) -> int:
-    first_ts = compose(int(time.time() * 1000) + 3_600_000, 0)
-    clock = itertools.count(first_ts)
+    clock = Timestamps()
+    first_ts = next(clock)
     stub = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
 
     def batches() -> Iterator[penstock_pb2.WriteBatch]:

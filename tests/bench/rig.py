@@ -14,7 +14,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+from penstock.ts import compose
 from penstock_local.sql_server import MariadbServer
+
+_AHEAD_MS = 5_000
 
 Server = TypeVar("Server", bound=MariadbServer)
 
@@ -72,6 +75,25 @@ def together(works: Iterable[Callable[[], object]]) -> None:
     with ThreadPoolExecutor(len(works)) as pool:
         for done in [pool.submit(work) for work in works]:
             done.result()
+
+
+class Timestamps:
+    """Rising timestamps, seconds ahead of the oracle's, of the time at which they are taken.
+
+    A Pump refuses those that are more than ten seconds ahead.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ts = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        with self._lock:
+            self._ts = max(self._ts + 1, compose(int(time.time() * 1000) + _AHEAD_MS, 0))
+            return self._ts
 
 
 @contextmanager
