@@ -23,7 +23,7 @@ from typing import Any, cast
 from drainer.apply.batches import Fetching, Generation
 from drainer.apply.large import LargeTransactions
 from drainer.apply.pipeline import Downstream, Feed, Pipeline, Progress
-from drainer.apply.statements import EachChange, Queues
+from drainer.apply.statements import EachChange
 from drainer.apply.strategies import Events, Parallel, Prepared, Snapshot, Strategy
 from drainer.cluster.membership import Membership
 from drainer.cluster.server import Front
@@ -283,17 +283,11 @@ def _of_tables(
     thread = components.thread
     if config.strategy == "statements":
         sql_sink = cast(SqlSink, sink)  # The settings were checked here also.
-        queues = Queues(
-            workers=config.worker_count,
-            txn_batch=config.txn_batch,
-            dispatch=config.dispatch,
-            safe_mode=config.safe_mode,
-        )
         return EachChange(
             components.dispatcher,
             sql_sink,
             thread,
-            queues=queues,
+            config=config,
             parts=components.task_count,
             start=start,
         )

@@ -57,7 +57,7 @@ class Replay:
         self.last_ts = checkpoint.commit_ts
         """The commit_ts of the last returned binlog."""
         self._runs: Iterator[Run] = stored.runs(checkpoint.commit_ts, spool)
-        self._jobs = {job.id: job for job in stored.jobs()}
+        self._jobs = {job.id: job for job in stored.ddl.jobs()}
         self._pumps = checkpoint.pumps
         self._rules = rules
 
@@ -133,9 +133,9 @@ async def recover(config: DrainerConfig, components: Components, stop: asyncio.E
         return False
     may_be_applied_ts = max(checkpoint.applying_ts, checkpoint.ddl_intent_ts)
     stored.check_range(checkpoint.commit_ts, may_be_applied_ts)
-    overrides, rules = checkpoint.overrides_with(stored.overrides()), rules_of(config)
+    overrides, rules = checkpoint.overrides_with(stored.ddl.overrides()), rules_of(config)
     tracker = SchemaTracker.from_history(
-        stored.jobs(),
+        stored.ddl.jobs(),
         checkpoint.commit_ts,
         overrides,
         rules=rules,

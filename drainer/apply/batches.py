@@ -23,7 +23,7 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher
 from drainer.task.compaction import plan_units
 from drainer.task.row_fetch import Away, Facts, FetchUnit, Made, RemoteTransactions, decode_made
-from drainer.task.sql.rows import apply_key, can_meet_others
+from drainer.task.sql.rows import can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class HeldBatch(Batch):
         encoded = []
         while units:
             unit = units.pop()
-            meets = apply_key(unit.table) is not None and can_meet_others(unit.table)
+            meets = can_meet_others(unit.table)
             encoded.append((meets, unit.encode()))
         return encoded[::-1]
 

@@ -36,6 +36,7 @@ import pyarrow as pa
 
 from drainer.apply.batches import HeldBatch, RowBatch
 from drainer.apply.strategies import Prepared, Strategy
+from drainer.settings.config import ApplyConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import (
@@ -59,16 +60,6 @@ UNIT_ROWS_MIN = 1000
 ForeignKeys = tuple[ForeignKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queues:
-    """How statements are spread; without `dispatch` transactions stay whole, in one queue."""
-
-    workers: int
-    txn_batch: int
-    dispatch: bool
-    safe_mode: bool
-
-
 class EachChange(Strategy):
     """Every change as its own statement."""
 
@@ -78,18 +69,17 @@ class EachChange(Strategy):
         sink: SqlSink,
         thread: SinkThread,
         *,
-        queues: Queues,
+        config: ApplyConfig,
         parts: int,
         start: Checkpoint,
     ) -> None:
         """`start` is the downstream's position; `parts` is the maximum of units per table."""
+        super().__init__(start)
         self._dispatcher = dispatcher
         self._sink = sink
         self._thread = thread
-        self._queues = queues
+        self._config = config
         self._parts = parts
-        self._start = start
-        self._committed_ts = start.commit_ts
         self._keys: ForeignKeys | None = None
         if self.is_safe:
             log.info("safe mode: inserts replace, updates delete and replace")
@@ -97,7 +87,7 @@ class EachChange(Strategy):
     @property
     def is_safe(self) -> bool:
         """True while changes may already be downstream, or if the settings require it."""
-        return self._queues.safe_mode or self._committed_ts < self._start.applying_ts
+        return self._config.safe_mode or self.is_partial
 
     async def prepare(self, batch: RowBatch) -> Prepared:
         assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
@@ -146,9 +136,9 @@ class EachChange(Strategy):
         changes = in_commit_order([RowStatements.decode(answer) for answer in answers], numbers)
         if not safe and is_crossing(changes):
             return None
-        if not self._queues.dispatch:
+        if not self._config.dispatch:  # Transactions stay whole, in one queue.
             return whole(changes, safe=safe)
-        queues, batch = self._queues.workers, self._queues.txn_batch
+        queues, batch = self._config.worker_count, self._config.txn_batch
         return spread(changes, queues=queues, statements_max=batch, safe=safe)
 
     async def _commit(

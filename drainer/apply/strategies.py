@@ -5,7 +5,7 @@ transaction with the checkpoint. The downstream steps from one real state of the
 next, so a crash leaves one or the other and needs no repair. A Drainer in another mode or strategy
 may have left parts of a batch. Until that batch's end is passed, upserts are the *displacing* ones
 of a large transaction's slices. A row that such an upsert removes, because it has the unique value
-too early, belongs to the same batch and is still to be written (`PartialBatch`).
+too early, belongs to the same batch and is still to be written (`is_partial`).
 
 Mode `parallel` (`Parallel`) uses partitions that commit concurrently.
 
@@ -75,28 +75,22 @@ class Strategy:
     message_bytes = 0
     """The total size of their values."""
 
+    def __init__(self, start: Checkpoint) -> None:
+        """`start` is the downstream's position."""
+        self._start = start
+        self._committed_ts = start.commit_ts
+
+    @property
+    def is_partial(self) -> bool:
+        """True until every change that may be partly downstream is complete."""
+        return self._committed_ts < self._start.applying_ts
+
     async def prepare(self, batch: RowBatch) -> Prepared:
         """Turn rows into SQL or messages.
 
         It does not touch the downstream, so it may be cancelled at any time.
         """
         raise NotImplementedError
-
-
-class PartialBatch:
-    """Marks batches as displacing as long as parts of a batch may be downstream."""
-
-    def __init__(self, start: Checkpoint) -> None:
-        self._through_ts = start.applying_ts
-        self.committed_ts = start.commit_ts
-
-    @property
-    def is_due(self) -> bool:
-        """True until every change that may be partly downstream is complete."""
-        return self.committed_ts < self._through_ts
-
-    def marked(self, batch: RowBatch) -> RowBatch:
-        return batch.displacing() if self.is_due else batch
 
 
 class Snapshot(Strategy):
@@ -109,16 +103,18 @@ class Snapshot(Strategy):
         self._generation = generation
         self._sink = sink
         self._thread = thread
-        self._partial = PartialBatch(start)
+        super().__init__(start)
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        generating = self._generation.statements(self._partial.marked(batch))
+        if self.is_partial:
+            batch = batch.displacing()
+        generating = self._generation.statements(batch)
         del batch  # The conversion to SQL decides how long the rows are needed.
         return partial(self._apply, await generating)
 
     async def _apply(self, statements: list[bytes], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.apply(statements, checkpoint))
-        self._partial.committed_ts = checkpoint.commit_ts
+        self._committed_ts = checkpoint.commit_ts
 
 
 PARTITION_BYTES_MIN = 128 << 10
@@ -142,16 +138,15 @@ class Parallel(Strategy):
         self._sink = sink
         self._thread = thread
         self._connections = connections
-        self._start = start
-        self._partial = PartialBatch(start)
+        super().__init__(start)
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        again = batch if self._partial.is_due else None
+        again = batch if self.is_partial else None
         generating = batch.by_unit(self._generation)
         del batch  # The conversion to SQL decides how long the rows are needed.
         partitions = await asyncio.to_thread(self._cut, await generating)
         if again and not await self._thread.call(lambda: self._sink.has_begun(partitions)):
-            made = await self._partial.marked(again).by_unit(self._generation)
+            made = await again.displacing().by_unit(self._generation)
             partitions = await asyncio.to_thread(self._cut, made)
         return partial(self._apply, partitions)
 
@@ -159,7 +154,7 @@ class Parallel(Strategy):
         took_s = await self._thread.call(
             lambda: self._sink.apply_partitions(partitions, checkpoint, self._start)
         )
-        self._partial.committed_ts = checkpoint.commit_ts
+        self._committed_ts = checkpoint.commit_ts
         self.partitions_s = tuple(took_s)
 
     def _cut(self, made: list[tuple[bool, Statements]]) -> Partitions:
@@ -199,6 +194,7 @@ class Events(Strategy):
         self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
     ) -> None:
         """Only `thread` may call `sink`; a batch becomes `parts` units."""
+        super().__init__(Checkpoint(0, 0))  # Nothing is ever partly downstream.
         self._dispatcher = dispatcher
         self._sink = sink
         self._thread = thread

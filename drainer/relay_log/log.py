@@ -33,6 +33,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from drainer.differences import Override
@@ -80,7 +81,7 @@ class RelayLog:
         self.last_ts = 0
         """… up to this."""
         self._binlogs = binlogs
-        self._ddl = ddl
+        self.ddl = ddl
         self._file_bytes_max = file_bytes_max
         self._begin = Place(binlogs.first, BEGIN)
         self._last_ts_of: dict[int, int] = {}
@@ -154,13 +155,6 @@ class RelayLog:
                 if first < len(record.commit_ts):
                     yield Run(record.commit_ts[first:], record.payloads[first:])
 
-    def jobs(self) -> list[DdlJob]:
-        return self._ddl.jobs()
-
-    def overrides(self) -> dict[int, Override]:
-        """Return the overrides of DDL that an older version stored here."""
-        return self._ddl.overrides()
-
     def check_range(self, checkpoint_ts: int, applied_ts: int = 0) -> None:
         """Raise `NeedsOperator` unless all binlogs applied after a checkpoint are in the log.
 
@@ -232,17 +226,13 @@ class RelayLog:
 
     def note_jobs(self, jobs: Iterable[DdlJob]) -> None:
         """Store DDL jobs, each once, before such a DDL is applied."""
-        try:
-            self._ddl.note(jobs)
-        except WriteFailed as error:
-            raise failed_write(error) from error
+        with _writing():
+            self.ddl.note(jobs)
 
     def sync(self) -> None:
-        try:
-            self._ddl.sync()
+        with _writing():
+            self.ddl.sync()
             self._binlogs.sync()
-        except WriteFailed as error:
-            raise failed_write(error) from error
 
     def trim(self, checkpoint_ts: int) -> None:
         """Remove files with nothing after `checkpoint_ts`, but never the live file."""
@@ -258,7 +248,7 @@ class RelayLog:
 
     def close(self) -> None:
         self._binlogs.close()
-        self._ddl.close()
+        self.ddl.close()
 
     def size(self) -> tuple[int, int]:
         """Return the number of files with binlogs, and their total bytes."""
@@ -284,10 +274,8 @@ class RelayLog:
     def _rotate_if_full(self) -> None:
         if self._binlogs.end.offset < self._file_bytes_max:
             return
-        try:
+        with _writing():
             self._binlogs.begin_next()
-        except WriteFailed as error:
-            raise failed_write(error) from error
         self._write_start(continues=True)
         self.sync()  # Or a crash after `trim` would leave a log without its position.
 
@@ -301,26 +289,28 @@ class RelayLog:
             self._begin = place
 
     def _write(self, payload: bytes) -> None:
-        try:
+        with _writing():
             self._binlogs.append([payload], largest_ts=self.last_ts)
-        except WriteFailed as error:
-            raise failed_write(error) from error
 
     def _reached(self, commit_ts: int) -> None:
         self.last_ts = commit_ts
         self._last_ts_of[self._binlogs.end.segment] = commit_ts
 
 
-def failed_write(error: WriteFailed) -> Exception:
-    """Return the error to raise: a full disk needs an operator, other errors may pass."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NeedsOperator(
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Raise `NeedsOperator` for a full disk; other errors may pass."""
+    try:
+        yield
+    except WriteFailed as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NeedsOperator(
             f"no space for the relay log: {error}",
             "make room on its disk, or give it another log-dir; nothing was applied "
             "that is not in it",
             Code.PATH_UNUSABLE,
-        )
-    return error
+        ) from error
 
 
 class DdlLog:

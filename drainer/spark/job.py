@@ -32,7 +32,6 @@ from typing import Any
 from drainer.spark.jvm import (
     BEGINS_AFTER_S,
     Jvm,
-    Output,
     archive_in,
     kill_archiving,
     options_for,
@@ -134,8 +133,7 @@ class SparkJob:
         self._body = functools.partial(
             serve_partition, *address, token, settings=fetch, digest=digest
         )
-        self._output = Output(settings.output)
-        self._jvm = Jvm(self._output)
+        self._jvm = Jvm(settings.output)
         self._archive = archive_in(settings.output.parent, os.environ.get("JAVA_HOME", ""))
         self._is_up = False
         self._stopping = threading.Event()
@@ -186,9 +184,9 @@ class SparkJob:
         what = "the Spark job failed"
         if not isinstance(error, Retryable) and not self._jvm.outlives(_RESTART_S_MIN):
             what = "the Spark JVM has ended"
-            error = Retryable(self._output.reason(), Code.SPARK_ENDED)
+            error = Retryable(self._jvm.reason(), Code.SPARK_ENDED)
         why = f": {found}" if (found := _first_lines(error)) else ""
-        log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._output.path)
+        log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._jvm.output)
         log.debug("the Spark failure in full", exc_info=True)
 
     def _run_once(self) -> None:

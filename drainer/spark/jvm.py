@@ -135,15 +135,19 @@ Gateway = Any
 """py4j's end of the connection to a JVM; the package has no types."""
 
 
-class Output:
-    """The file for Spark's output, and its last lines."""
+class Jvm:
+    """One JVM at a time; another thread may call `stop` while `start` waits.
 
-    def __init__(self, path: Path) -> None:
-        """Open nothing yet; from now on, the loggers of py4j and pyspark write here."""
-        self.path = path
+    Its output goes to a file, and the last lines stay in memory.
+    """
+
+    def __init__(self, output: Path) -> None:
+        """Open nothing yet; from now on, the loggers of py4j and pyspark write to `output`."""
+        self.output = output
+        self._process: subprocess.Popen[bytes] | None = None
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._file = RotatingFileHandler(
-            path, maxBytes=_OUTPUT_BYTES_MAX, backupCount=1, encoding="utf-8", delay=True
+            output, maxBytes=_OUTPUT_BYTES_MAX, backupCount=1, encoding="utf-8", delay=True
         )
         for name in _NOISY_LOGGERS:
             logger = logging.getLogger(name)
@@ -158,12 +162,6 @@ class Output:
             return True
         self._file.handle(record)
         return False
-
-    def follow(self, stream: IO[bytes]) -> threading.Thread:
-        self._lines.clear()
-        thread = threading.Thread(target=self._copy, args=(stream,), name="spark out", daemon=True)
-        thread.start()
-        return thread
 
     def reason(self) -> str:
         """Return the first recent line that names a problem and the line after it, or empty."""
@@ -181,28 +179,23 @@ class Output:
             record = logging.LogRecord("spark", logging.INFO, "", 0, line, None, None)
             self._file.handle(record)
 
-
-class Jvm:
-    """One JVM at a time; another thread may call `stop` while `start` waits."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._process: subprocess.Popen[bytes] | None = None
-        self._copying: threading.Thread | None = None
-
     def start(self, spark_conf: Sequence[tuple[str, str]]) -> Gateway:
         """Start a JVM with Spark and return its gateway; raise `Retryable` if the JVM ends."""
         with tempfile.TemporaryDirectory() as folder:
             info = Path(folder) / "gateway"
             self._process = _spawn(spark_conf, info)
             assert self._process.stdout is not None
-            self._copying = self._output.follow(self._process.stdout)
+            self._lines.clear()
+            copying = threading.Thread(
+                target=self._copy, args=(self._process.stdout,), name="spark out", daemon=True
+            )
+            copying.start()
             while not info.exists():
                 if self._process.poll() is not None:
-                    self._copying.join(timeout=1)
+                    copying.join(timeout=1)
                     raise Retryable(
                         f"the JVM ended at its start with code {self._process.returncode}:"
-                        f" {self._output.reason() or 'without a word'}",
+                        f" {self.reason() or 'without a word'}",
                         Code.SPARK_ENDED,
                     )
                 time.sleep(_POLL_S)

@@ -29,11 +29,11 @@ from drainer.intake.payload import Limits, Payload, Spooled, SpooledRows, start_
 from drainer.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.task.events.messages import PerTable
 from drainer.task.row_changes import (
     Lookup,
     Screened,
     TableChanges,
-    Target,
     Targets,
     ignored_counts,
     parse_merged,
@@ -43,6 +43,7 @@ from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec, stored_columns
 from penstock.ddl import SchemaChange
 from penstock.errors import Malformed, NeedsOperator
+from penstock.schema.model import TableInfo
 from penstock.ts import physical_ms
 from penstock.wire.binlog import MutationType, Origin
 
@@ -102,9 +103,8 @@ class Change:
 class _RowForm:
     """How the rows of one version of a table become changes."""
 
-    def __init__(self, target: Target) -> None:
-        self._schema, table = target
-        self._table = table.name
+    def __init__(self, schema: str, table: TableInfo) -> None:
+        self._schema, self._table = schema, table.name
         self._codec = RowCodec(table)
         self._names = [(each.position, each.column.name) for each in stored_columns(table)]
         key = table.primary_key
@@ -126,20 +126,6 @@ class _RowForm:
         return {name: row[position] for position, name in self._names}
 
 
-class RowForms:
-    """The forms of the tables between two DDLs."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Target, _RowForm]] = {}
-
-    def of(self, target: Target) -> _RowForm:
-        """Return the form of a target, which is the same object until the next DDL."""
-        known = self._known.get(id(target))
-        if known is None:
-            known = self._known[id(target)] = (target, _RowForm(target))
-        return known[1]
-
-
 class Changes(Iterable[Change]):
     """The changes of one transaction, decoded during iteration, which may be repeated.
 
@@ -150,7 +136,7 @@ class Changes(Iterable[Change]):
     def __init__(
         self,
         parts: Callable[[], Iterable[list[TableChanges]]],
-        forms: RowForms,
+        forms: PerTable[_RowForm],
         spooled: Spooled | None = None,
     ) -> None:
         """`parts` yields all changes from the first on; a large transaction's from its file."""
@@ -170,7 +156,7 @@ class Changes(Iterable[Change]):
         for part in self._parts():
             for changes in part:
                 if changes.rows:
-                    change = self._forms.of(changes.target).change
+                    change = self._forms.of(*changes.target).change
                     yield from map(change, changes.kinds, changes.rows)
 
     @property
@@ -274,7 +260,7 @@ class Decoder:
         self._ignored_ts = ignored_ts
         self._origins = Origins(start.checkpoint.origins, accepted_gap_ts)
         self._targets = Targets(lookup)
-        self._forms = RowForms()
+        self._forms = PerTable(_RowForm)
         self._pumps: Mapping[str, int] = {}
         self.skipped = SkippedTotals({})
 
@@ -375,7 +361,7 @@ class Decoder:
 
     async def _ddl(self, step: DdlStep, start_ts: int, origin: Origin | None) -> Ddl | None:
         self._targets.clear()
-        self._forms = RowForms()
+        self._forms = PerTable(_RowForm)
         followed = await self._follow(step)
         if step.is_repeated:
             return None

@@ -372,19 +372,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LOOK_S: Final = 0.1
 
 
-def host_of_reader() -> str:
-    return f"{READER}{socket.gethostname()}:0"
-
-
 class ReaderMembership(Membership):
     """A reader's entry under its name; without a name it writes nothing to etcd."""
 
     def __init__(
         self, registry: Registry, oracle: Oracle, name: str, acknowledged_ts: Callable[[], int]
     ) -> None:
-        node_id = name or f"reader-{socket.gethostname()}-{os.getpid()}"
+        machine = socket.gethostname()
+        node_id, host = name or f"reader-{machine}-{os.getpid()}", f"{READER}{machine}:0"
         super().__init__(
-            registry, oracle, node_id=node_id, host=host_of_reader(), checkpoint_ts=acknowledged_ts
+            registry, oracle, node_id=node_id, host=host, checkpoint_ts=acknowledged_ts
         )
         self.state = NodeState.READING
         self._is_named = bool(name)

@@ -103,23 +103,18 @@ _RANGE_MAX = 1 << 31
 Ints = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """The remaining changes: `rows` are indexes into the table's rows, sorted by op, then key."""
-
-    ops: Kinds
-    kinds: Kinds
-    rows: Ints
+Left = tuple[Kinds, Kinds, Ints]
+"""The remaining changes: ops, kinds, and indexes into the table's rows, sorted by op, then key."""
 
 
-def compact(table: TableInfo, kinds: Kinds, rows: pa.Array, bounds: Bounds = BOUNDS) -> Compacted:
+def compact(table: TableInfo, kinds: Kinds, rows: pa.Array, bounds: Bounds = BOUNDS) -> Left:
     """Return the last writer of every key, and the deletes that make room for it."""
     if apply_key(table) is None:
         count = len(kinds)
-        return Compacted(np.full(count, Op.ORDERED, np.uint8), kinds, np.arange(count))
+        return np.full(count, Op.ORDERED, np.uint8), kinds, np.arange(count)
     few = compact_few if len(kinds) < bounds.rowwise_max else compact_many
     ops, indexes = few(table, kinds, rows)
-    return Compacted(ops, kinds[indexes], indexes)
+    return ops, kinds[indexes], indexes
 
 
 def compact_many(
@@ -281,7 +276,8 @@ def _table_units(
     table = changes.table
     left = compact(table, changes.kind_array(), changes.rows, bounds)
     whole = _record(left, changes.rows.cast(pa.large_binary()))
-    in_one = parts == 1 or (bool(len(left.ops)) and left.ops[0] == Op.ORDERED)
+    ops = left[0]
+    in_one = parts == 1 or (bool(len(ops)) and ops[0] == Op.ORDERED)
     pieces = [whole] if in_one else shares(whole, parts, bounds)
     name, displaces = table.name, batch.displaces
     return [
@@ -290,8 +286,9 @@ def _table_units(
     ]
 
 
-def _record(left: Compacted, rows: pa.Array) -> pa.RecordBatch:
-    columns = [pa.array(left.ops), pa.array(left.kinds), rows.take(pa.array(left.rows))]
+def _record(left: Left, rows: pa.Array) -> pa.RecordBatch:
+    ops, kinds, indexes = map(pa.array, left)
+    columns = [ops, kinds, rows.take(indexes)]
     return pa.RecordBatch.from_arrays(columns, schema=ROWS_SCHEMA)
 
 
@@ -318,7 +315,7 @@ def _group_units(
     for start, stop in pairwise(spans(sizes, len(indexes), parts, bounds)):
         deletes, upserts = slice(gone[start], gone[stop]), slice(kept[start], kept[stop])
         ours = np.r_[deletes, gone[-1] + upserts.start : gone[-1] + upserts.stop]
-        left = Compacted(ops[ours], kinds[indexes[ours]], indexes[ours])
+        left = ops[ours], kinds[indexes[ours]], indexes[ours]
         members = tuple(
             (each.schema, each.table.name, int(counts[0][i]), int(counts[1][i]))
             for i, each in enumerate(group[start:stop], start)

@@ -67,7 +67,16 @@ def is_mark_table(schema: str, table: str) -> bool:
     return (schema.lower(), table.lower()) == (MARK_SCHEMA, MARK_TABLE)
 
 
-class MarkTable(tuple[str, TableInfo]):
+class _ByIdentity(tuple[str, TableInfo]):
+    """A target that equals no other one."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+class MarkTable(_ByIdentity):
     """The table of marks as a target of rows: none is written, and some stop their transaction."""
 
     _channel_id: int
@@ -90,11 +99,6 @@ class MarkTable(tuple[str, TableInfo]):
         made._channel_id, made._at = channel_id, column.offset
         made._codec = RowCodec(target[1])
         return made
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
 
     def stops(self, mutation: Any) -> bool:
         """Return whether changes of this table say that their transaction came from here.
@@ -152,7 +156,7 @@ class Loss:
         return found
 
 
-class Screened(tuple[str, TableInfo]):
+class Screened(_ByIdentity):
     """A target that does not get all of its rows or values."""
 
     loss: Loss
@@ -162,11 +166,6 @@ class Screened(tuple[str, TableInfo]):
         made = super().__new__(cls, target)
         made.loss, made.target = loss, target
         return made
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from drainer.task.events.event_unit import answer
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import generate
-from drainer.task.sql.rows import apply_key, can_meet_others
+from drainer.task.sql.rows import can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order, reading
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
@@ -236,7 +236,7 @@ def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
             kinds[kind] += table.kinds.count(kind)
     made: Made = []
     for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), 1, unit.dialect):
-        meets = apply_key(work.table) is not None and can_meet_others(work.table)
+        meets = can_meet_others(work.table)
         made.append((meets, generate(work)))
     return made
 

@@ -105,19 +105,11 @@ def padded_length(column: ColumnInfo) -> int:
 # --- one value at a time -------------------------------------------------------------------
 
 
-def _quoted(value: Any) -> str:
-    return "'" + str(value).replace("'", "''") + "'"
-
-
-def _mysql_text(value: Any) -> str:
-    return text_literal(str(value))
-
-
 def _sqlite_text(value: Any) -> str:
     text = str(value)
     if "\0" in text:
         return f"CAST(x'{text.encode().hex()}' AS TEXT)"
-    return _quoted(text)
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _bytes(column: ColumnInfo) -> Callable[[Any], str]:
@@ -165,7 +157,7 @@ def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
             Family.INT: _sqlite_int,
             Family.BIT: _sqlite_int,
             Family.FLOAT: sqlite_float,
-            Family.DECIMAL: lambda value: _quoted(_plain_decimal(value)),
+            Family.DECIMAL: lambda value: f"'{_plain_decimal(value)}'",
         }
         return sqlite.get(kind, _sqlite_text)
     assert dialect == MYSQL, dialect
@@ -178,7 +170,7 @@ def literal(dialect: str, column: ColumnInfo) -> Callable[[Any], str]:
         Family.DECIMAL: _plain_decimal,
         Family.JSON: json_literal,
     }
-    return mysql.get(kind, _mysql_text)
+    return mysql.get(kind, lambda value: text_literal(str(value)))
 
 
 # --- whole columns -------------------------------------------------------------------------

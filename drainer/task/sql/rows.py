@@ -67,10 +67,11 @@ def can_meet_others(table: TableInfo) -> bool:
     """Return whether an upsert may conflict with a row other than the row with its very key.
 
     Such a row has the same value in another unique index, or a key that the collation considers
-    equal.
+    equal. Without a key there are no upserts.
     """
     key = apply_key(table)
-    assert key is not None
+    if key is None:
+        return False
     columns = [table.columns[part.offset] for part in key.columns]
     return bool(unique_columns(table)) or not all(c.tp in EXACT for c in columns)
 

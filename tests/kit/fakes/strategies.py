@@ -16,7 +16,7 @@ from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.row_statements import RowStatements
-from drainer.task.sql.rows import apply_key, can_meet_others
+from drainer.task.sql.rows import can_meet_others
 from drainer.task.work_unit import (
     ROWS_SCHEMA,
     Batch,
@@ -112,7 +112,7 @@ def _tables(schema: str, changes: Sequence[RowChange]) -> list[TableRows]:
 def _generated(batch: Batch) -> list[tuple[bool, Statements]]:
     made = []
     for unit in plan_units(batch, 3, MYSQL, _SMALL):
-        meets = apply_key(unit.table) is not None and can_meet_others(unit.table)
+        meets = can_meet_others(unit.table)
         made.append((meets, generate(WorkUnit.decode(unit.encode()), _SMALL)))
     return made
 

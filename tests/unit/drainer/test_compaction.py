@@ -116,8 +116,9 @@ def test_rows_and_columns_compact_to_the_same_changes(case: Case, data: st.DataO
 
 def left(table: TableInfo, changes: Changes, bounds: Bounds) -> list[tuple[Op, int]]:
     kinds = np.array([int(kind) for kind, _ in changes], np.uint8)
-    compacted = compact(table, kinds, pa.array([row for _, row in changes], pa.binary()), bounds)
-    return [(Op(int(op)), int(row)) for op, row in zip(compacted.ops, compacted.rows, strict=True)]
+    rows = pa.array([row for _, row in changes], pa.binary())
+    ops, _, indexes = compact(table, kinds, rows, bounds)
+    return [(Op(int(op)), int(row)) for op, row in zip(ops, indexes, strict=True)]
 
 
 @pytest.fixture(params=[0, 100], ids=["columns", "rows"])

@@ -19,7 +19,7 @@ from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE
-from drainer.task.sql.rows import apply_key, can_meet_others
+from drainer.task.sql.rows import can_meet_others
 from drainer.task.work_unit import BOUNDS, Bounds, Statements
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
@@ -55,7 +55,7 @@ def partitions(
     batch = batch_of(table, changes, schema="merged")
     batch = type(batch)(batch.batch_id, batch.tables, displaces)
     units = plan_units(batch, 3, SQLITE, SMALL)
-    meets = apply_key(table) is not None and can_meet_others(table)
+    meets = can_meet_others(table)
     return arranged(
         [(meets, generate(unit, SMALL)) for unit in units], connections=connections, bytes_min=1
     )

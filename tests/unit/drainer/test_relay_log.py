@@ -245,7 +245,7 @@ def test_jobs_of_ddl_are_kept_once_and_for_good() -> None:
     log.close()
     again = started(files, 10**6)
     again.note_jobs([job(3)])
-    assert again.jobs() == [job(1), job(2), job(3)]
+    assert again.ddl.jobs() == [job(1), job(2), job(3)]
 
 
 def test_overrides_that_an_older_version_wrote_are_read() -> None:
@@ -256,7 +256,7 @@ def test_overrides_that_an_older_version_wrote_are_read() -> None:
     segments = Segments.open(FOLDER / "ddl", files=files)
     segments.append([json.dumps(each).encode() for each in (*records, {"decision": 8})])
     segments.close()
-    assert started(files, 10**6).overrides() == {7: skipped}
+    assert started(files, 10**6).ddl.overrides() == {7: skipped}
 
 
 @pytest.mark.fault(
@@ -306,7 +306,7 @@ def test_a_flipped_bit_is_damage_with_file_and_offset_or_changes_nothing() -> No
             bad.nodes[path].data[at] ^= 1 << (at % 8)
             try:
                 found = opened(bad)
-                same = (stored(found), found.jobs()) == (whole, [job(1)])
+                same = (stored(found), found.ddl.jobs()) == (whole, [job(1)])
             except Corrupt as error:
                 same = error.path.startswith(str(FOLDER))
                 corrupt += 1
