@@ -38,7 +38,7 @@ from drainer.apply.strategies import PARTITION_BYTES_MIN, arranged
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import PartitionedSink, Partitions
+from drainer.sinks.protocol import PartitionedSink, Partitions, TableSink
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
@@ -125,8 +125,14 @@ def warm_up(made: Batch) -> None:
         _generated(batch)
 
 
+def _sink(server: MariadbServer, cluster_id: int) -> TableSink:
+    """Open the downstream for one cluster; each has its checkpoint in another table."""
+    url = f"{server.url}?checkpoint-table=checkpoint_{cluster_id}"
+    return open_table_sink(url, cluster_id=cluster_id)
+
+
 def snapshot(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -> Spent:
-    with closing(open_table_sink(server.url, cluster_id=cluster_id)) as sink:
+    with closing(_sink(server, cluster_id)) as sink:
         sink.load_checkpoint()
 
         def prepared(batch: Batch) -> Sequence[bytes]:
@@ -140,7 +146,7 @@ def snapshot(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -
 
 def parallel(server: MariadbServer, made: Sequence[Batch], *, cluster_id: int) -> Spent:
     connections = ApplyConfig().connections
-    with closing(open_table_sink(server.url, cluster_id=cluster_id)) as sink:
+    with closing(_sink(server, cluster_id)) as sink:
         assert isinstance(sink, PartitionedSink)
         start = sink.load_checkpoint() or Checkpoint(0, 1)
 
