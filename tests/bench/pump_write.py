@@ -6,10 +6,10 @@
     pump.pull.<size>            in batches, against one per message
 
 A transaction is a Prewrite and, once that is acknowledged, its Commit. Timestamps come from one
-clock seconds ahead of the oracle, taken when a real writer would take them. The baseline of a size is
-what the same disk takes in the same minute when the same bytes are written raw in groups as large
-as the Pump's were, with the same syncs, so that the ratio is that of the megabytes per second as
-well.
+clock seconds ahead of the oracle, taken when a real writer would take them. The baseline of a size
+is what the same disk takes in the same minute when the same bytes are written raw in groups as
+large as the Pump's were, with the same syncs, so that the ratio is that of the megabytes per second
+as well.
 """
 
 import itertools
