@@ -30,8 +30,8 @@ from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, batch_of, examples, histories, played
 from tests.kit.workloads.random_writer import in_mariadb
+from tests.kit.workloads.sqlite_copies import Changes
 from tests.unit.drainer.test_parallel import SMALL
-from tests.unit.drainer.test_statements import Changes
 
 START = Checkpoint(0, 0)
 

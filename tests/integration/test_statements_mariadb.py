@@ -21,7 +21,8 @@ from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import scraped
 from tests.kit.workloads.changes import CASES, Case, Upstream, examples, histories, played
 from tests.kit.workloads.random_writer import in_mariadb
-from tests.unit.drainer.test_statements import Changes, split
+from tests.kit.workloads.sqlite_copies import Changes
+from tests.unit.drainer.test_statements import split
 
 START = Checkpoint(0, 0)
 WORSE = [

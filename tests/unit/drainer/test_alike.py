@@ -19,7 +19,8 @@ from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
 from tests.kit.workloads.changes import CASES, Case, Upstream, histories, play, table_of
-from tests.unit.drainer.test_compaction import COLUMNS, content, database, run
+from tests.kit.workloads.sqlite_copies import content, database, run
+from tests.unit.drainer.test_compaction import COLUMNS
 
 KEYED = [case for case in CASES if apply_key(case.table)]
 Changes = Sequence[tuple[MutationType, bytes]]
@@ -80,7 +81,10 @@ def test_tables_together_get_the_statements_that_each_gets_alone(
 @given(data=st.data())
 def test_two_alike_tables_end_as_each_does_alone(case: Case, data: st.DataObject) -> None:
     upstreams = {name: Upstream(case.table) for name in ("merged", "serial")}
-    with closing(database(case.table)) as together, closing(database(case.table)) as alone:
+    with (
+        closing(database(case.table, "merged")) as together,
+        closing(database(case.table, "merged")) as alone,
+    ):
         for steps in data.draw(histories(case, 30)):
             cut = len(steps) // 3
             tables = []

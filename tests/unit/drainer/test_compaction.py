@@ -1,6 +1,5 @@
 """Compaction leaves the last writer of every key, and makes room for it first."""
 
-import sqlite3
 from contextlib import closing
 from typing import Any
 
@@ -10,13 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
-from drainer.sinks.sqlite.sink import exact_double
 from drainer.task.compaction import compact, compact_few, compact_many, plan_units
-from drainer.task.sql.generate import generate, generate_rows
+from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE
 from drainer.task.sql.rows import apply_key
-from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
@@ -27,14 +23,13 @@ from tests.kit.workloads.changes import (
     Upstream,
     batch_of,
     histories,
-    padded,
     play,
     played,
     table_of,
 )
+from tests.kit.workloads.sqlite_copies import Changes, content, database, expected, run, serial
 
 INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.DELETE
-Changes = list[tuple[MutationType, bytes]]
 
 
 COLUMNS = Bounds(rowwise_max=0)
@@ -46,33 +41,6 @@ def merged(
 ) -> list[bytes]:
     units = plan_units(batch_of(table, changes, schema="merged"), parts, dialect, bounds)
     return list(in_order(generate(WorkUnit.decode(unit.encode()), bounds) for unit in units))
-
-
-def serial(table: TableInfo, changes: Changes) -> list[bytes]:
-    sql = table_sql(SQLITE, "serial", "t", table)
-    kinds = [int(kind) for kind, _ in changes]
-    rows = pa.array([data for _, data in changes], pa.binary())
-    return generate_rows(sql, [Op.ORDERED] * len(kinds), kinds, rows).ordered
-
-
-def run(connection: sqlite3.Connection, statements: list[bytes]) -> None:
-    for statement in statements:
-        connection.execute(statement.decode())
-
-
-def content(connection: sqlite3.Connection, schema: str) -> list[Any]:
-    return sorted(connection.execute(f"SELECT * FROM `{schema}.t`"), key=repr)
-
-
-def database(table: TableInfo) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.create_function("exact_double", 1, exact_double)
-    for schema in ("merged", "serial"):
-        name = f"`{schema}.t`"
-        connection.execute(create_table(name, table))
-        for index in create_indexes(name, table):
-            connection.execute(index.replace("penstock.index", f"penstock.{schema}"))
-    return connection
 
 
 @pytest.mark.fault(
@@ -90,13 +58,12 @@ def test_batches_merged_leave_what_serial_apply_leaves(
     table = case.table
     upstream = Upstream(table)
     bounds = Bounds(rowwise_max=rowwise_max)
-    with closing(database(table)) as connection:
+    with closing(database(table, "merged", "serial")) as connection:
         for changes in played(case, upstream, data.draw(histories(case, 25))):
             run(connection, merged(table, changes, bounds))
             run(connection, serial(table, changes))
-            expected = [tuple(map(stored_value, padded(table, r))) for _, r in upstream.rows]
-            assert content(connection, "merged") == sorted(expected, key=repr)
-            assert content(connection, "serial") == sorted(expected, key=repr)
+            for schema in ("merged", "serial"):
+                assert content(connection, schema) == expected(upstream)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if apply_key(c.table)], ids=str)
@@ -241,7 +208,7 @@ def test_unique_values_may_swap_within_a_transaction_as_tidb_writes_it(bounds: B
     """TiDB checks a transaction's end only, so its binlog may hold no step in between."""
     table = table_of("CREATE TABLE t (id INT PRIMARY KEY, u INT UNIQUE)")
     codec = Upstream(table).codec
-    with closing(database(table)) as connection:
+    with closing(database(table, "merged", "serial")) as connection:
         run(connection, [b"INSERT INTO `merged.t` VALUES (1, 10), (2, 20)"])
         changes = [
             (UPDATE, codec.encode_update((1, 10), (1, 20))),

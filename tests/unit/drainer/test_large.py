@@ -4,7 +4,6 @@ import asyncio
 import random
 import sqlite3
 import weakref
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -20,14 +19,12 @@ from drainer.planner import LargeStep
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread, open_table_sink
 from drainer.sinks.protocol import Sink
-from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
-from drainer.sinks.sqlite.sink import exact_double
+from drainer.sinks.sqlite.ddl import create_table
 from drainer.task.sql.literals import MYSQL, SQLITE
 from drainer.task.sql.rows import apply_key, can_meet_others
 from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator, Retryable
-from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, MutationType
 from penstock.wire.codec import encode_binlog
 from tests.kit.fakes.sliced import VERSION, Changes, sliced, sql_of, value_of
@@ -38,33 +35,11 @@ from tests.kit.workloads.changes import (
     Upstream,
     batch_of,
     histories,
-    padded,
     play,
     played,
     table_of,
 )
-
-
-def database(table: TableInfo) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.create_function("exact_double", 1, exact_double)
-    for statement in (create_table("`s.t`", table), *create_indexes("`s.t`", table)):
-        connection.execute(statement)
-    return connection
-
-
-def run_all(connection: sqlite3.Connection, statements: Sequence[bytes]) -> None:
-    for statement in statements:
-        connection.execute(statement.decode())
-
-
-def content(connection: sqlite3.Connection) -> list[Any]:
-    return sorted(connection.execute("SELECT * FROM `s.t`"), key=repr)
-
-
-def expected(table: TableInfo, upstream: Upstream) -> list[Any]:
-    rows = [tuple(map(stored_value, padded(table, row))) for _, row in upstream.rows]
-    return sorted(rows, key=repr)
+from tests.kit.workloads.sqlite_copies import content, database, expected, run
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -74,11 +49,11 @@ def test_slices_leave_what_the_whole_transaction_leaves(case: Case, data: st.Dat
     table = case.table
     upstream = Upstream(table)
     bytes_max = data.draw(st.sampled_from([1, 100, 150, 300, 1000]))
-    with closing(database(table)) as connection, closing(database(table)) as whole:
+    with closing(database(table, "s")) as connection, closing(database(table, "s")) as whole:
         for changes in played(case, upstream, data.draw(histories(case, 40))):
-            run_all(connection, sliced(table, changes, bytes_max))
-            run_all(whole, sql_of(batch_of(table, changes, schema="s")))
-            assert content(connection) == content(whole) == expected(table, upstream)
+            run(connection, sliced(table, changes, bytes_max))
+            run(whole, sql_of(batch_of(table, changes, schema="s")))
+            assert content(connection, "s") == content(whole, "s") == expected(upstream)
 
 
 def net_changes(upstream: Upstream, before: list[Any], rng: random.Random) -> Changes:
@@ -108,7 +83,7 @@ def test_unique_values_that_move_between_rows_in_any_order_end_where_they_belong
     table = case.table
     upstream, rng = Upstream(table), random.Random(seed)
     keys = [part.offset for part in (apply_key(table) or pytest.fail("no key")).columns]
-    with closing(database(table)) as connection:
+    with closing(database(table, "s")) as connection:
         for steps in data.draw(histories(case, 30)):
             before = list(upstream.rows)
             play(case, upstream, steps)
@@ -122,8 +97,8 @@ def test_unique_values_that_move_between_rows_in_any_order_end_where_they_belong
             assert len(kept) == len(upstream.rows)
             changes = net_changes(upstream, before, rng)
             if changes:
-                run_all(connection, sliced(table, changes, 1))
-            assert content(connection) == expected(table, upstream)
+                run(connection, sliced(table, changes, 1))
+            assert content(connection, "s") == expected(upstream)
             upstream.rows = [(i, row) for i, (_, row) in enumerate(upstream.rows, 10_000)]
             upstream.next_rowid = 20_000 + upstream.next_rowid
 

@@ -33,17 +33,9 @@ from tests.kit.workloads.changes import (
     played,
     table_of,
 )
-from tests.unit.drainer.test_statements import (
-    Changes,
-    Way,
-    content,
-    crash,
-    database,
-    expected,
-    interleaved,
-    run,
-    split,
-)
+from tests.kit.workloads.sqlite_copies import Changes, content, database, expected
+from tests.kit.workloads.sqlite_copies import run as execute
+from tests.unit.drainer.test_statements import SCHEMAS, Way, crash, interleaved, run, split
 
 SMALL = Bounds(statement_rows_max=2, share_rows_min=3)
 """A few rows are enough for several units, and for statements in each."""
@@ -67,11 +59,6 @@ def in_some_order(work: Partitions, seed: int) -> list[Partition]:
     return [each for phase in work.phases for each in luck.sample(phase, len(phase))]
 
 
-def execute(connection: sqlite3.Connection, statements: Partition) -> None:
-    for statement in statements:
-        connection.execute(statement.decode())
-
-
 def apply(connection: sqlite3.Connection, work: Partitions, seed: int) -> None:
     for each in [*in_some_order(work, seed), work.last]:
         execute(connection, each)
@@ -89,7 +76,7 @@ def test_partitions_in_any_order_end_where_upstream_is(case: Case, data: st.Data
     """A run that ends between them leaves the others to the next one."""
     upstream = Upstream(case.table)
     connections = data.draw(st.sampled_from([1, 2, 5]))
-    with closing(database(case.table)) as connection:
+    with closing(database(case.table, *SCHEMAS)) as connection:
         for changes in played(case, upstream, data.draw(histories(case, 25))):
             work = partitions(case.table, changes, connections)
             assert partitions(case.table, changes, connections).content == work.content
@@ -124,7 +111,7 @@ def test_another_way_continues_where_partitions_or_statements_were_left(
         data.draw(st.sampled_from(["snapshot", "partitions", "statements"])),
     )
     # Both ways write the table that `split` writes.
-    with closing(database(table)) as connection:
+    with closing(database(table, *SCHEMAS)) as connection:
         connection.execute("DROP TABLE `merged.t`")
         connection.execute("ALTER TABLE `statements.t` RENAME TO `merged.t`")
         if before:
@@ -163,7 +150,7 @@ def test_a_unique_value_that_a_torn_batch_left_with_another_row_is_taken_from_it
         upstream.update(at, row)
     torn = upstream.changes[len(start) :]
     for displaces in (False, True):
-        with closing(database(table)) as connection:
+        with closing(database(table, *SCHEMAS)) as connection:
             for changes in (start, torn[:2]):
                 apply(connection, partitions(table, changes, 1), 0)
             work = partitions(table, torn, 1, displaces=displaces)

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from drainer.apply.statements import in_commit_order, is_crossing, links_of, spread, whole
 from drainer.sinks.protocol import ForeignKey, Split, Transaction
-from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
-from drainer.sinks.sqlite.sink import exact_double
+from drainer.sinks.sqlite.ddl import create_table
 from drainer.task.compaction import plan_units
-from drainer.task.sql.generate import answer, generate, generate_rows
+from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.literals import SQLITE
 from drainer.task.sql.row_statements import NO_KEY, UNBOUNDED, RowStatements, fold_of, key_sets
-from drainer.task.sql.table_sql import table_sql
 from drainer.task.work_unit import ROWS_SCHEMA, Link, Op, WorkUnit, in_order
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
@@ -30,13 +28,13 @@ from tests.kit.workloads.changes import (
     Upstream,
     batch_of,
     histories,
-    padded,
     play,
     played,
     table_of,
 )
+from tests.kit.workloads.sqlite_copies import Changes, content, database, expected, serial
+from tests.kit.workloads.sqlite_copies import run as execute
 
-Changes = list[tuple[MutationType, bytes]]
 SCHEMAS = ("statements", "merged", "serial")
 
 
@@ -102,42 +100,9 @@ def run(connection: sqlite3.Connection, transaction: Transaction, *, safe: bool)
         assert safe or found or not statement.names_a_row, statement
 
 
-def database(table: TableInfo, extra: str = "") -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.create_function("exact_double", 1, exact_double)
-    for schema in SCHEMAS:
-        name = f"`{schema}.t`"
-        connection.execute(create_table(name, table))
-        for index in create_indexes(name, table):
-            connection.execute(index.replace("penstock.index", f"penstock.{schema}"))
-        if extra:
-            connection.execute(f"ALTER TABLE {name} ADD COLUMN {extra}")
-    return connection
-
-
-def content(connection: sqlite3.Connection, schema: str, columns: int) -> list[Any]:
-    rows = connection.execute(f"SELECT * FROM `{schema}.t`")
-    return sorted((row[:columns] for row in rows), key=repr)
-
-
 def merge(connection: sqlite3.Connection, table: TableInfo, changes: Changes) -> None:
     units = plan_units(batch_of(table, changes, schema="merged"), 1, SQLITE)
-    for statement in in_order(generate(unit) for unit in units):
-        connection.execute(statement.decode())
-
-
-def serial(connection: sqlite3.Connection, table: TableInfo, changes: Changes) -> None:
-    sql = table_sql(SQLITE, "serial", "t", table)
-    kinds = [int(kind) for kind, _ in changes]
-    rows = pa.array([data for _, data in changes], pa.binary())
-    for statement in generate_rows(sql, [Op.ORDERED] * len(kinds), kinds, rows).ordered:
-        connection.execute(statement.decode())
-
-
-def expected(upstream: Upstream) -> list[Any]:
-    columns = [i for i, c in enumerate(upstream.table.columns) if not c.is_generated]
-    rows = [padded(upstream.table, row) for _, row in upstream.rows]
-    return sorted((tuple(stored_value(row[i]) for i in columns) for row in rows), key=repr)
+    execute(connection, in_order(generate(unit) for unit in units))
 
 
 class Way(TypedDict):
@@ -170,13 +135,13 @@ def test_statements_merged_and_serial_apply_end_alike(
     upstream = Upstream(table)
     way = data.draw(WAYS)
     seed = data.draw(st.integers(0, 99))
-    with closing(database(table, extra)) as connection:
+    with closing(database(table, *SCHEMAS, extra=extra)) as connection:
         for changes in played(case, upstream, data.draw(histories(case, 25))):
             made = split(table, changes, **way)
             for transaction in interleaved(made, seed):
                 run(connection, transaction, safe=made.safe)
             merge(connection, table, changes)
-            serial(connection, table, changes)
+            execute(connection, serial(table, changes))
             wanted = expected(upstream)
             for schema in SCHEMAS:
                 assert content(connection, schema, len(wanted[0]) if wanted else 0) == wanted or (
@@ -198,7 +163,7 @@ def test_a_crash_anywhere_is_healed_by_the_safe_form(case: Case, data: st.DataOb
     upstream = Upstream(table)
     way = data.draw(WAYS)
     number = st.integers(0, 99)
-    with closing(database(table)) as connection:
+    with closing(database(table, *SCHEMAS)) as connection:
         drawn = [*data.draw(histories(case, 20)), [], []]
         before, torn, later = (play(case, upstream, steps) for steps in drawn[:3])
         for changes in filter(None, [before]):
@@ -370,7 +335,7 @@ def test_values_that_cross_within_a_transaction_take_the_safe_form() -> None:
         (MutationType.UPDATE, codec.encode_update((1, 10), (1, 20))),
         (MutationType.UPDATE, codec.encode_update((2, 20), (2, 10))),
     ]
-    with closing(database(table)) as connection:
+    with closing(database(table, *SCHEMAS)) as connection:
         for changes in (upstream.changes, swap):
             made = split(table, changes, queues=2, batch=1, safe=False, size=2)
             for transaction in interleaved(made, 0):
