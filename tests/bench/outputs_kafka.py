@@ -129,7 +129,9 @@ def _watch(cluster: Cluster, last_ts: int) -> list[tuple[int, float]]:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
             deadline_s = time.monotonic() + STALL_S_MAX
-            seen.append((json.loads(message.value() or b"")["commitTS"], time.monotonic()))
+            stored = json.loads(message.value() or b"{}")
+            if "commitTS" in stored:  # Others are the records of topics.
+                seen.append((stored["commitTS"], time.monotonic()))
         if time.monotonic() > deadline_s or not cluster.drainer.is_running:
             raise Retryable(
                 f"the Drainer stands still:\n{cluster.drainer.log_tail()}", code=Code.CHILD_FAILED
