@@ -5,17 +5,13 @@
     pump c  ──────8──────9──────┘ received up to 9
     emitted ──1──2──3──4──5──6 |     7, 8 and 9 wait
 
-Each stream is strictly increasing. Once every Pump has sent something at or above a timestamp,
-nothing at or below it can still arrive. The smallest "received up to" of all Pumps is the *low
-water* (the watermark): everything at or below it is emitted, nothing above it is. A silent, paused
-or dead Pump blocks the watermark and is never skipped. Fake binlogs keep idle Pumps moving.
+Everything at or below the watermark is emitted, nothing above it; `drainer.intake` says why that is
+the commit order.
 
-A Pump that joins late enters at the emitted timestamp. That is safe because it takes its first
-write only after it has entered here, so its commits get timestamps that the oracle had not yet
-handed out. A Pump that left before it had sent everything, and returns, enters where it left. Its
-binlogs at or below the emitted timestamp have no place in the order any more. Fake binlogs may
-pass, and transactions that an operator has named; any other transaction stops the merge with the
-missing range.
+A Pump that joins late enters at the emitted timestamp. A Pump that left before it had sent
+everything, and returns, enters where it left. Its binlogs at or below the emitted timestamp have no
+place in the order any more. Fake binlogs may pass, and transactions that an operator has named; any
+other transaction stops the merge with the missing range.
 """
 
 from __future__ import annotations

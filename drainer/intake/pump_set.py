@@ -1,15 +1,8 @@
 """Pump set: keeps the merge in step with the list of Pumps, and reports which Pump blocks it.
 
-A pass publishes the Drainer's own status first and reads the list of Pumps second. A Pump that is
-about to come online does the reverse: it lists itself first and then notifies every Drainer whose
-status is fresh. Whichever comes second sees the other, so no Pump takes a write that the merge does
-not wait for. This argument requires a fresh status of the Drainer. Binlogs that arrive more than
-`FRESH_S` after the last pass therefore wait for the next pass to succeed. (A Pump that joined may
-have taken a Drainer for dead that was frozen or cut off from etcd.)
-
-Every Pump that is not offline takes part. A paused, restarting or dead Pump blocks the merge. Log,
-status and metrics name it; it is never skipped unless an operator has declared it lost. An offline
-Pump is released when its own final record says that all its binlogs are here:
+A pass publishes the Drainer's own status first and reads the list of Pumps second; points 2 to 4 of
+`drainer.intake` say why. An offline Pump is released when its own final record says that all its
+binlogs are here:
 
     its record is final, and we have all its binlogs        it is released
     its record is final, and we lack some                   the Drainer stops, with the range

@@ -49,17 +49,13 @@ compaction, both codecs, SQL and sink. LOAD DATA of the same rows, in the same r
 | updates, zipf | 1.5 | 0.7 | 0.6 |
 | insert, 100 tables of 400 rows | 16 | 19 in a first batch | 14 |
 
-* Of large tables the database takes nearly all of the time: statements of 100, 500 or 2,000 rows
-  make no difference beyond noise. `parallel` adds 0.3 for the digest that fences need. It raises
-  the database's CPU by nothing to a third, more with 4 connections than with 2. It can only pay in
-  elapsed time, if the database has idle cores.
+* Of large tables the database takes nearly all of the time. `parallel` adds 0.3 for the digest that
+  fences need, and raises the database's CPU by nothing to a third. It can only pay in elapsed time,
+  if the database has idle cores.
 * Of many small tables the fixed cost is ours: a table's first batch takes the driver 4.7 ms, later
-  ones 0.3 (inserts), 1.0 (updates) or 1.6 ms (all kinds), and a task 1.0 to 2.7 ms. Row by row
-  costs as much at about 100 rows, which is the default of `Bounds.rowwise_max`.
-* Small tables (below 5,000 rows) that differ in name only share that cost (`groups`): 100 tables of
-  200 mixed changes take 1.5 to 4.5 µs a row from batch to SQL instead of 20 to 25, of 20 changes 6
-  instead of 39; 10 tables of 2,000 take 1.6 instead of 3 (sysbench's, warm). Tables of different
-  layouts share nothing; a first batch still compiles each.
+  ones 0.3 to 1.6 ms, and a task 1.0 to 2.7 ms. Row by row costs as much at about 100 rows, which is
+  the default of `Bounds.rowwise_max`. Small tables that differ in name only share that cost
+  (`groups`): 100 tables of 200 mixed changes take 1.5 to 4.5 µs a row instead of 20 to 25.
 * Partitions of one table with a further unique key can deadlock if new keys are neighbours in that
   index; each is retried from its start. Random unique values met none in 120,000 rows.
 """
