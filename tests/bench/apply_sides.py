@@ -100,7 +100,7 @@ def against(
         **more,
         "baseline": baseline,
     }
-    return Figure(name=name, value=ours.rate, unit="rows/s", baseline=theirs.rate, detail=detail)
+    return Figure(name, ours.rate, "rows/s", theirs.rate, detail)
 
 
 def measured(server: MariadbServer, rows: int, work: Callable[[], object]) -> Spent:

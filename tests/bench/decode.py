@@ -101,11 +101,11 @@ def measure(home: Path) -> Iterator[Figure]:
     few = inserts[: ROWS // 10]
     slow = min(_timed(lambda: [codec.decode_insert(data) for data in few]) for _ in range(ROUNDS))
     yield Figure(
-        name="decode.rows",
-        value=ROWS / best,
-        unit="rows/s",
-        baseline=len(few) / slow,
-        detail={"columns": len(KINDS), "rows": ROWS, "baseline": "RowCodec, row by row"},
+        "decode.rows",
+        ROWS / best,
+        "rows/s",
+        len(few) / slow,
+        {"columns": len(KINDS), "rows": ROWS, "baseline": "RowCodec, row by row"},
     )
 
 
@@ -212,9 +212,9 @@ def measure_mysql(home: Path) -> Iterator[Figure]:
         here = _fastest(partial(decode_here, events), count)
         there = _fastest(partial(decode_there, events), count)
         yield Figure(
-            name=f"mysql.decode.{name}",
-            value=count / here,
-            unit="rows/s",
-            baseline=count / there,
-            detail={"rows": count, "bytes": len(data), "baseline": "mysql-replication"},
+            f"mysql.decode.{name}",
+            count / here,
+            "rows/s",
+            count / there,
+            {"rows": count, "bytes": len(data), "baseline": "mysql-replication"},
         )

@@ -61,20 +61,21 @@ def measure_relay(home: Path) -> Iterator[Figure]:
                 begun_cpu_s = time.process_time()
                 seconds.append(side(home / f"{kind}-{number}", runs))
                 cpu.append(time.process_time() - begun_cpu_s)
+        detail = {
+            "bytes": size,
+            "binlogs": sum(map(len, runs)),
+            "cpu_us_per_binlog": round(min(cpu_s) / sum(map(len, runs)) * 1e6, 2),
+            "cpu_s_per_gb": round(min(cpu_s) / size * 1e9, 2),
+            "baseline_cpu_s_per_gb": round(min(raw_cpu_s) / size * 1e9, 2),
+            "rounds": ROUNDS,
+            "baseline": "one write per run, one fdatasync per batch",
+        }
         yield Figure(
-            name=f"drainer.relay.{kind}",
-            value=size / min(ours_s) / 1e6,
-            unit="MB/s",
-            baseline=size / min(raw_s) / 1e6,
-            detail={
-                "bytes": size,
-                "binlogs": sum(map(len, runs)),
-                "cpu_us_per_binlog": round(min(cpu_s) / sum(map(len, runs)) * 1e6, 2),
-                "cpu_s_per_gb": round(min(cpu_s) / size * 1e9, 2),
-                "baseline_cpu_s_per_gb": round(min(raw_cpu_s) / size * 1e9, 2),
-                "rounds": ROUNDS,
-                "baseline": "one write per run, one fdatasync per batch",
-            },
+            f"drainer.relay.{kind}",
+            size / min(ours_s) / 1e6,
+            "MB/s",
+            size / min(raw_s) / 1e6,
+            detail,
         )
 
 
@@ -170,15 +171,12 @@ def measure_restart(home: Path) -> Iterator[Figure]:
             restarts_s = [restart_s(cluster.drainer, cluster.mariadb) for _ in range(RESTARTS)]
             takeovers_s = list(takeovers(cluster, cluster.mariadb))
     for name, took_s in (("restart", restarts_s), ("takeover", takeovers_s)):
+        detail = {
+            "each_s": [round(each, 2) for each in took_s],
+            "baseline": "bare Spark, to its first task",
+        }
         yield Figure(
-            name=f"drainer.{name}",
-            value=statistics.median(took_s),
-            unit="s",
-            baseline=statistics.median(bare_s),
-            detail={
-                "each_s": [round(each, 2) for each in took_s],
-                "baseline": "bare Spark, to its first task",
-            },
+            f"drainer.{name}", statistics.median(took_s), "s", statistics.median(bare_s), detail
         )
 
 

@@ -99,16 +99,11 @@ def measure(home: Path) -> Iterator[Figure]:
         assert heap[0][1:] == (BINLOGS + pumps, found[0][0][-1])
         ours_s, small_s, heap_s = (min(s for s, _, _ in each) for each in (ours, small, heap))
         alone_s = alone_s or ours_s
-        yield Figure(
-            name=f"merge.k{pumps}",
-            value=BINLOGS / ours_s,
-            unit="binlogs/s",
-            baseline=BINLOGS / heap_s,
-            detail={
-                "baseline": "heapq.merge",
-                "cpu_us_per_binlog": round(ours_s / BINLOGS * 1e6, 3),
-                "growth": round(ours_s / alone_s, 2),
-                "log2_of_pumps": round(math.log2(pumps), 2),
-                "in_messages_of_4_kib": round(BINLOGS / small_s),
-            },
-        )
+        detail = {
+            "baseline": "heapq.merge",
+            "cpu_us_per_binlog": round(ours_s / BINLOGS * 1e6, 3),
+            "growth": round(ours_s / alone_s, 2),
+            "log2_of_pumps": round(math.log2(pumps), 2),
+            "in_messages_of_4_kib": round(BINLOGS / small_s),
+        }
+        yield Figure(f"merge.k{pumps}", BINLOGS / ours_s, "binlogs/s", BINLOGS / heap_s, detail)

@@ -119,11 +119,11 @@ def _measure(source: BinlogServer, cluster: Cluster, home: Path) -> Iterator[Fig
             detail = {"rows": TABLES * ROWS, "readers": READERS, "cpu_us_per_row": cpu}
             for figure, took_s in seconds.items():
                 yield Figure(
-                    name=figure,
-                    value=TABLES * ROWS / took_s,
-                    unit="rows/s",
-                    baseline=TABLES * ROWS / dumped_s,
-                    detail={**detail, **baseline},
+                    figure,
+                    TABLES * ROWS / took_s,
+                    "rows/s",
+                    TABLES * ROWS / dumped_s,
+                    {**detail, **baseline},
                 )
 
 

@@ -65,20 +65,13 @@ def measure_delta(home: Path) -> Iterator[Figure]:
             begun_s = time.monotonic()
             sink.apply(blocks, stream.point())
             ours_s.append(time.monotonic() - begun_s)
-    yield Figure(
-        name="outputs.delta.commit",
-        value=min(ours_s),
-        unit="s",
-        baseline=min(bare_s),
-        detail={
-            "changes": CHANGES,
-            "rounds": ROUNDS,
-            "baseline": "deltalake's merge alone: no sync, no versions, no checkpoint",
-        },
-    )
-    yield Figure(
-        name="outputs.delta.blocks", value=min(blocks_s) / CHANGES * 1e6, unit="us/row", detail={}
-    )
+    detail = {
+        "changes": CHANGES,
+        "rounds": ROUNDS,
+        "baseline": "deltalake's merge alone: no sync, no versions, no checkpoint",
+    }
+    yield Figure("outputs.delta.commit", min(ours_s), "s", min(bare_s), detail)
+    yield Figure("outputs.delta.blocks", min(blocks_s) / CHANGES * 1e6, "us/row")
 
 
 def _changes(number: int) -> list[Change]:
@@ -131,24 +124,26 @@ def measure_files(home: Path) -> Iterator[Figure]:
         for number in range(FILE_ROUNDS):
             raw_s.append(_raw_files(home / f"raw-{number}", messages, batches))
             ours_s.append(_written(home / f"ours-{number}", messages, batches))
+        detail = {
+            "bytes": batches * size,
+            "transactions": batches * len(batch.commit_ts),
+            "rounds": FILE_ROUNDS,
+            "baseline": "one write and the same syncs per batch",
+        }
         yield Figure(
-            name=f"outputs.files.{kind}",
-            value=batches * size / min(ours_s) / 1e6,
-            unit="MB/s",
-            baseline=batches * size / min(raw_s) / 1e6,
-            detail={
-                "bytes": batches * size,
-                "transactions": batches * len(batch.commit_ts),
-                "rounds": FILE_ROUNDS,
-                "baseline": "one write and the same syncs per batch",
-            },
+            f"outputs.files.{kind}",
+            batches * size / min(ours_s) / 1e6,
+            "MB/s",
+            batches * size / min(raw_s) / 1e6,
+            detail,
         )
         changes = len(batch.tables[0].rows)
         yield Figure(
-            name=f"outputs.files.encode.{kind}",
-            value=size / encode_s / 1e6,
-            unit="MB/s",
-            detail={"cpu_us_per_row": round(encode_s / changes * 1e6, 2)},
+            f"outputs.files.encode.{kind}",
+            size / encode_s / 1e6,
+            "MB/s",
+            None,
+            {"cpu_us_per_row": round(encode_s / changes * 1e6, 2)},
         )
 
 

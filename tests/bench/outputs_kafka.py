@@ -80,19 +80,20 @@ def measure(name: str, home: Path) -> Iterator[Figure]:
     first_ts, begun_s = next(each for each in watched if each[0] >= first_row_ts)
     rows = sum(each.topic == _TOPIC and each.commit_ts > first_ts for each in made)
     ours_s = watched[-1][1] - begun_s
+    detail = {
+        "rows": rows,
+        "messages": len(made),
+        "bytes_per_message": round(sum(len(m.value or b"") for m in made) / len(made)),
+        "batches": len(watched),
+        "drainer_cpu_us_per_row": round(drainer_s / ROWS * 1e6, 1),
+        "baseline": "a transactional producer, the same messages in the same batches",
+    }
     yield Figure(
-        name=f"outputs.kafka.{name}",
-        value=rows / ours_s,
-        unit="rows/s",
-        baseline=rows / theirs.seconds_behind(first_ts),
-        detail={
-            "rows": rows,
-            "messages": len(made),
-            "bytes_per_message": round(sum(len(m.value or b"") for m in made) / len(made)),
-            "batches": len(watched),
-            "drainer_cpu_us_per_row": round(drainer_s / ROWS * 1e6, 1),
-            "baseline": "a transactional producer, the same messages in the same batches",
-        },
+        f"outputs.kafka.{name}",
+        rows / ours_s,
+        "rows/s",
+        rows / theirs.seconds_behind(first_ts),
+        detail,
     )
 
 
@@ -336,18 +337,13 @@ def measure_memory(home: Path) -> Iterator[Figure]:
             sum(each[kind] for each in some) / len(some) / _MIB
             for some in (samples[:third], samples[-third:])
         )
-        yield Figure(
-            name=f"outputs.kafka.memory.{kind}",
-            value=late,
-            unit="MiB",
-            baseline=early,
-            detail={
-                "seconds": round(MEMORY_S),
-                "transactions": len(log.commits),
-                "largest_mib": max(each[kind] for each in samples) // _MIB,
-                "baseline": "the first third of the same run, after its warm-up",
-            },
-        )
+        detail = {
+            "seconds": round(MEMORY_S),
+            "transactions": len(log.commits),
+            "largest_mib": max(each[kind] for each in samples) // _MIB,
+            "baseline": "the first third of the same run, after its warm-up",
+        }
+        yield Figure(f"outputs.kafka.memory.{kind}", late, "MiB", early, detail)
 
 
 def _memory(pid: int) -> dict[str, int]:

@@ -71,11 +71,11 @@ def measure(home: Path) -> Iterator[Figure]:
             detail["others_cpu_us"] = round(1e6 * sum(used.values()) / written, 2)
             found[copies] = (rate, detail)
     yield Figure(
-        name="pump.copies.rate",
-        value=found[2][0],
-        unit="binlogs/s",
-        baseline=found[1][0],
-        detail={**found[2][1], "one_copy": found[1][1], "writers": WRITERS},
+        "pump.copies.rate",
+        found[2][0],
+        "binlogs/s",
+        found[1][0],
+        {**found[2][1], "one_copy": found[1][1], "writers": WRITERS},
     )
 
 
@@ -185,10 +185,11 @@ def measure_takeover(home: Path) -> Iterator[Figure]:
     for name, values in stood_s.items():
         if values:
             yield Figure(
-                name=f"pump.takeover.{name}",
-                value=percentile(values, 0.99),
-                unit="s",
-                detail={"p50_s": round(percentile(values, 0.5), 3), "kills": len(values)},
+                f"pump.takeover.{name}",
+                percentile(values, 0.99),
+                "s",
+                None,
+                {"p50_s": round(percentile(values, 0.5), 3), "kills": len(values)},
             )
 
 
@@ -302,11 +303,11 @@ def refilled(cluster: Cluster, entries: LogEntries, steady: Steady) -> Iterator[
                 quiet_ms = steady.p_ms(share, quiet_s, lost_s)
                 detail |= compared(key, steady.p_ms(share, from_s, until_s), quiet_ms)
         yield Figure(
-            name=f"pump.copies.refill.{name}",
-            value=size / 1e6 / (until_s - from_s),
-            unit="MB/s",
-            baseline=size / 1e6 / percentile(disk_s, 0.5),
-            detail=detail,
+            f"pump.copies.refill.{name}",
+            size / 1e6 / (until_s - from_s),
+            "MB/s",
+            size / 1e6 / percentile(disk_s, 0.5),
+            detail,
         )
 
 
@@ -342,17 +343,12 @@ def scrubbed(cluster: Cluster, steady: Steady) -> Figure:
     size = sum(path.stat().st_size for path in (cluster.home / PRIMARY).rglob("*.seg"))
     p99 = (steady.p_ms(0.99, begun_s, ended_s), steady.p_ms(0.99, quiet_s, begun_s))
     p50 = (steady.p_ms(0.5, begun_s, ended_s), steady.p_ms(0.5, quiet_s, begun_s))
-    return Figure(
-        name="pump.copies.scrub",
-        value=p99[0],
-        unit="ms",
-        baseline=p99[1],
-        detail={
-            "mb_per_s": round(size / 1e6 / (ended_s - begun_s), 2),
-            "seconds": round(ended_s - begun_s, 2),
-            **compared("p50", *p50),
-        },
-    )
+    detail = {
+        "mb_per_s": round(size / 1e6 / (ended_s - begun_s), 2),
+        "seconds": round(ended_s - begun_s, 2),
+        **compared("p50", *p50),
+    }
+    return Figure("pump.copies.scrub", p99[0], "ms", p99[1], detail)
 
 
 def compared(name: str, during_ms: float, quiet_ms: float) -> dict[str, float]:

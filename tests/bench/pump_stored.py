@@ -55,11 +55,11 @@ def measure(home: Path) -> Iterator[Figure]:
                 ("restart", answers_s, "s", {"online_s": round(online_s, 2)}),
             ):
                 yield Figure(
-                    name=f"pump.stored.{stored}g.{name}",
-                    value=value,
-                    unit=unit,
-                    baseline=first.setdefault(name, value),
-                    detail={**details, **more},
+                    f"pump.stored.{stored}g.{name}",
+                    value,
+                    unit,
+                    first.setdefault(name, value),
+                    {**details, **more},
                 )
 
 
@@ -74,18 +74,13 @@ def measure_restart(home: Path) -> Iterator[Figure]:
             rig.load(value_bytes=1024, writers=WRITERS, seconds=1.0)
             restarts_s.append(rig.restart())
         stored = int(rig.details()["storage_log_bytes"])
-    yield Figure(
-        name="pump.restart.10g",
-        value=sorted(restarts_s)[1][0],
-        unit="s",
-        baseline=empty_s,
-        detail={
-            "log_bytes": stored,
-            "answers_s": [round(answers, 2) for answers, _ in restarts_s],
-            "online_s": [round(online, 2) for _, online in restarts_s],
-            "baseline": "the same process with an empty log",
-        },
-    )
+    detail = {
+        "log_bytes": stored,
+        "answers_s": [round(answers, 2) for answers, _ in restarts_s],
+        "online_s": [round(online, 2) for _, online in restarts_s],
+        "baseline": "the same process with an empty log",
+    }
+    yield Figure("pump.restart.10g", sorted(restarts_s)[1][0], "s", empty_s, detail)
 
 
 def measure_rebuild(home: Path) -> Iterator[Figure]:
@@ -105,16 +100,17 @@ def measure_rebuild(home: Path) -> Iterator[Figure]:
         took_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
         stats = storage.stats()
         storage.close()
+        detail = {
+            "records": stats["replayed_records"],
+            "cpu_us_per_record": round(cpu_s / stats["replayed_records"] * 1e6, 2),
+            "mb_per_cpu_s": round(stats["log_bytes"] / cpu_s / 1e6),
+        }
         yield Figure(
-            name=f"pump.rebuild.{size}",
-            value=stats["log_bytes"] / took_s / 1e6,
-            unit="MB/s",
-            baseline=stats["log_bytes"] / read_s / 1e6,
-            detail={
-                "records": stats["replayed_records"],
-                "cpu_us_per_record": round(cpu_s / stats["replayed_records"] * 1e6, 2),
-                "mb_per_cpu_s": round(stats["log_bytes"] / cpu_s / 1e6),
-            },
+            f"pump.rebuild.{size}",
+            stats["log_bytes"] / took_s / 1e6,
+            "MB/s",
+            stats["log_bytes"] / read_s / 1e6,
+            detail,
         )
         shutil.rmtree(folder)
 

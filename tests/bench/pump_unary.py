@@ -73,11 +73,11 @@ def figure(name: str, own: Measured, other: Measured, *, calls: int, value_bytes
     detail["grpcio_client_cpu_us"] = round(other.client_us / calls, 1)
     detail["grpcio_server_cpu_us"] = round(other.server_us / calls, 1)
     return Figure(
-        name=f"pump.unary.{name}",
-        value=own.rate * calls,
-        unit="calls/s" if calls > 1 else "binlogs/s",
-        baseline=other.rate * calls,
-        detail=detail,
+        f"pump.unary.{name}",
+        own.rate * calls,
+        "calls/s" if calls > 1 else "binlogs/s",
+        other.rate * calls,
+        detail,
     )
 
 

@@ -49,17 +49,11 @@ def measure(home: Path) -> Iterator[Figure]:
         for writers in WRITERS:
             rate, detail = run(unary_writer(cluster), writers, clock)
             unary[writers] = rate
-            yield Figure(
-                name=f"pump.write.unary.1k.w{writers}", value=rate, unit="binlogs/s", detail=detail
-            )
+            yield Figure(f"pump.write.unary.1k.w{writers}", rate, "binlogs/s", None, detail)
         for writers in WRITERS:
             rate, detail = run(client.write_binlog, writers, clock)
             yield Figure(
-                name=f"pump.write.batched.1k.w{writers}",
-                value=rate,
-                unit="binlogs/s",
-                baseline=unary[writers],
-                detail=detail,
+                f"pump.write.batched.1k.w{writers}", rate, "binlogs/s", unary[writers], detail
             )
 
 
@@ -131,11 +125,7 @@ def _cell(rig: Rig, folder: Path, size: str, manner: str, writers: int) -> Figur
     detail = measured.detail(value_bytes)
     detail["raw_mb_per_s"] = round(raw.rate * value_bytes / 1e6, 1)
     return Figure(
-        name=f"pump.write.{size}.{manner}.w{writers}",
-        value=measured.rate,
-        unit="transactions/s",
-        baseline=raw.rate,
-        detail=detail,
+        f"pump.write.{size}.{manner}.w{writers}", measured.rate, "transactions/s", raw.rate, detail
     )
 
 
@@ -159,13 +149,7 @@ def measure_ack(home: Path) -> Iterator[Figure]:
         sync_bare(measured.records_per_group)
     detail = measured.detail(SIZES["1k"])
     detail["fdatasync_p50_ms"] = round(percentile(syncs_ms, 0.5), 2)
-    yield Figure(
-        name="pump.ack_p99.w10",
-        value=measured.p99_ms,
-        unit="ms",
-        baseline=percentile(syncs_ms, 0.99),
-        detail=detail,
-    )
+    yield Figure("pump.ack_p99.w10", measured.p99_ms, "ms", percentile(syncs_ms, 0.99), detail)
 
 
 _BYTES_MAX = 1 << 30
@@ -240,18 +224,13 @@ def measure_size(size: str, home: Path) -> Iterator[Figure]:
             begun_s = time.process_time()
             batched = megabytes_per_second(pull_batched(channel, cluster_id, first_ts - 1), count)
             puller_us = (time.process_time() - begun_s) / count * 1e6
-    yield Figure(
-        name=f"pump.pull.{size}",
-        value=batched,
-        unit="MB/s",
-        baseline=single,
-        detail={
-            "transactions": count,
-            "transactions_per_s": round(batched * 1e6 / len(value)),
-            "puller_cpu_us": round(puller_us, 1),
-            "baseline": "PullBinlogs, one per message",
-        },
-    )
+    detail = {
+        "transactions": count,
+        "transactions_per_s": round(batched * 1e6 / len(value)),
+        "puller_cpu_us": round(puller_us, 1),
+        "baseline": "PullBinlogs, one per message",
+    }
+    yield Figure(f"pump.pull.{size}", batched, "MB/s", single, detail)
 
 
 def fill(channel: grpc.Channel, cluster_id: int, value: bytes, count: int) -> int:

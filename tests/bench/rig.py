@@ -22,7 +22,7 @@ _AHEAD_MS = 5_000
 Server = TypeVar("Server", bound=MariadbServer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """`baseline` is of the same unit and the same run; None where there is nothing to compare."""
 
@@ -54,13 +54,7 @@ def lag_figures(
 ) -> Iterator[Figure]:
     """Yield p50 and p99 of a lag in milliseconds; `bare_ms` are of the baseline."""
     for figure, share in ((f"{name}.p50", 0.5), (f"{name}.p99", 0.99)):
-        yield Figure(
-            name=figure,
-            value=percentile(lags_ms, share),
-            unit="ms",
-            baseline=percentile(bare_ms, share),
-            detail=detail,
-        )
+        yield Figure(figure, percentile(lags_ms, share), "ms", percentile(bare_ms, share), detail)
 
 
 def timed(work: Callable[[], object]) -> float:

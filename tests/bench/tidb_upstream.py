@@ -148,19 +148,16 @@ def measure_catchup(home: Path) -> Iterator[Figure]:
                 finally:
                     drainer.stop()
                 print(f"  {name}: {took_s[name][-1]:.1f} s", file=sys.stderr, flush=True)
+    detail = {
+        "row_changes": CHANGES_PER_TRANSACTION * done,
+        "row_changes_per_s": round(CHANGES_PER_TRANSACTION * done / min(took_s["own"])),
+        "all_s": {name: [round(each, 1) for each in all_s] for name, all_s in took_s.items()},
+        "cpu_s": {name: [round(each, 1) for each in all_s] for name, all_s in cpu_s.items()},
+        "written_transactions_per_s": round(rate),
+        "baseline": "TiDB-Binlog's Drainer",
+    }
     yield Figure(
-        name="tidb.catchup",
-        value=min(took_s["own"]),
-        unit="s",
-        baseline=min(took_s["original"], default=None),
-        detail={
-            "row_changes": CHANGES_PER_TRANSACTION * done,
-            "row_changes_per_s": round(CHANGES_PER_TRANSACTION * done / min(took_s["own"])),
-            "all_s": {name: [round(each, 1) for each in all_s] for name, all_s in took_s.items()},
-            "cpu_s": {name: [round(each, 1) for each in all_s] for name, all_s in cpu_s.items()},
-            "written_transactions_per_s": round(rate),
-            "baseline": "TiDB-Binlog's Drainer",
-        },
+        "tidb.catchup", min(took_s["own"]), "s", min(took_s["original"], default=None), detail
     )
 
 
