@@ -25,7 +25,7 @@ from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
 from drainer.differences import IGNORED, TRANSACTIONS, Counts, Skipped, SkippedTotals
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Limits, Payload, Spooled, SpooledRows, start_ts_of
+from drainer.intake.payload import Limits, Payload, Spooled, SpooledRows, release, start_ts_of
 from drainer.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
@@ -290,45 +290,24 @@ class Decoder:
 
     async def _one(self, ts: int, payload: Payload) -> Committed | None:
         if isinstance(payload, Spooled):
-            return await self._large(ts, payload)
-        assert isinstance(payload, bytes), "no one asked for metadata only"
-        binlog = parse_merged(ts, payload)
-        if moves_only_time(binlog):
-            return None
-        if binlog.ddl_job_id > 0:
-            self._check_gap(ts, origin_in(binlog))
-            step = ddl_step(ts, binlog, self._origins)
-            return await self._ddl(step, binlog.start_ts, origin_in(binlog))
-        origin = origin_in(binlog)
+            origin, value = payload.outline.origin, b""
+        else:
+            assert isinstance(payload, bytes), "no one asked for metadata only"
+            binlog = parse_merged(ts, payload)
+            if moves_only_time(binlog):
+                return None
+            origin, value = origin_in(binlog), binlog.prewrite_value
+            if binlog.ddl_job_id > 0:
+                self._check_gap(ts, origin)
+                return await self._ddl(ddl_step(ts, binlog, self._origins), binlog.start_ts, origin)
         if self._origins.is_repeated(ts, origin):
+            release(payload)
             return None
         self._check_gap(ts, origin)
         self._origins.note(origin)
-        if ts in self._ignored_ts:
-            self._count(ignored_counts(binlog.prewrite_value, self._targets.of))
-            return None
-        changes = read_changes(binlog.prewrite_value, self._targets.of)
-        for each in changes:
-            self._count(each.skipped)
-        changes = [each for each in changes if each.rows]
-        return self._transaction(
-            ts, payload, origin, _names(changes), Changes(lambda: (changes,), self._forms)
-        )
-
-    def _check_gap(self, ts: int, origin: Origin | None) -> None:
-        gap = self._origins.gap(ts, origin)
-        if gap is not None:
-            raise gap
-
-    def _transaction(
-        self,
-        ts: int,
-        payload: bytes | Spooled,
-        origin: Origin | None,
-        tables: tuple[str, ...],
-        changes: Changes,
-    ) -> Transaction | None:
+        tables, changes = await self._changes(ts, payload, value)
         if not tables:
+            release(payload)
             return None
         return Transaction(
             commit_ts=ts,
@@ -340,24 +319,30 @@ class Decoder:
             changes=changes,
         )
 
-    async def _large(self, ts: int, payload: Spooled) -> Transaction | None:
-        origin, tables = payload.outline.origin, tuple[str, ...]()
-        is_repeated = self._origins.is_repeated(ts, origin)
-        if not is_repeated:
-            self._check_gap(ts, origin)
-            self._origins.note(origin)
-        is_ignored = ts in self._ignored_ts
-        changes = Changes(tuple, self._forms)
-        if is_ignored and not is_repeated:
-            self._count(Counts([Skipped(TRANSACTIONS, IGNORED)]))
-        elif not is_repeated:
+    def _check_gap(self, ts: int, origin: Origin | None) -> None:
+        gap = self._origins.gap(ts, origin)
+        if gap is not None:
+            raise gap
+
+    async def _changes(
+        self, ts: int, payload: bytes | Spooled, value: bytes
+    ) -> tuple[tuple[str, ...], Changes]:
+        """Return a transaction's tables and its changes; count what is skipped."""
+        if ts in self._ignored_ts:
+            large = Counts([Skipped(TRANSACTIONS, IGNORED)])
+            is_large = isinstance(payload, Spooled)
+            self._count(large if is_large else ignored_counts(value, self._targets.of))
+            return (), Changes(tuple, self._forms)
+        if isinstance(payload, Spooled):
             rows = await asyncio.to_thread(SpooledRows, payload, self._targets.of, SLICES)
             tables, skipped = await asyncio.to_thread(_passing, rows)
             self._count(skipped)
-            changes = Changes(rows.changes, self._forms, payload)
-        if not tables:
-            payload.release()
-        return self._transaction(ts, payload, origin, tables, changes)
+            return tables, Changes(rows.changes, self._forms, payload)
+        changes = read_changes(value, self._targets.of)
+        for each in changes:
+            self._count(each.skipped)
+        changes = [each for each in changes if each.rows]
+        return _names(changes), Changes(lambda: (changes,), self._forms)
 
     async def _ddl(self, step: DdlStep, start_ts: int, origin: Origin | None) -> Ddl | None:
         self._targets.clear()
