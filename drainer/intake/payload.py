@@ -108,7 +108,9 @@ def survey(source: Source, start: int, end: int) -> tuple[int, set[int]]:
         if found == _SCHEMA_VERSION:
             version = signed(content)
         elif found == _MUTATION:
-            tables.add(_table_id(source, content, stop))
+            # Every writer puts it first; a version that is repeated later shows in the slices.
+            ids = (signed(c) for f, _, c, _ in fields(source, content, stop) if f == _TABLE_ID)
+            tables.add(next(ids, 0))
     return version, tables
 
 
@@ -163,14 +165,6 @@ class _List:
 class _Lists:
     table_id: int = 0
     of: dict[int, _List] = field(default_factory=dict)
-
-
-def _table_id(source: Source, start: int, end: int) -> int:
-    # Every writer puts it first; a version that is repeated later shows in the slices.
-    for found, _, content, _ in fields(source, start, end):
-        if found == _TABLE_ID:
-            return signed(content)
-    return 0
 
 
 def _index(source: Source, start: int, end: int) -> _Lists:
@@ -323,6 +317,12 @@ def opened(path: Path) -> Iterator[Source]:
         yield read
     finally:
         os.close(descriptor)
+
+
+def outline_in(path: Path, size: int) -> Outline:
+    """Return the outline of a file's binlog; blocking. Raises `Malformed`."""
+    with opened(path) as source:
+        return outline(source, size)
 
 
 def start_ts_of(payload: Payload) -> int:

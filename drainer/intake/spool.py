@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drainer.intake.payload import Outline, Payload, Spooled, opened, outline
+from drainer.intake.payload import Payload, Spooled, outline_in
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.failpoints import point
@@ -206,7 +206,7 @@ class _Writing:
             self._path,
             self.size,
             self._digest.digest(),
-            await asyncio.to_thread(_outline, self._path, self.size),
+            await asyncio.to_thread(outline_in, self._path, self.size),
             lambda: self._spool.released(self._pump),
         )
         self._check(spooled)
@@ -232,11 +232,6 @@ class _Writing:
                 "no one writes such a statement by hand: look for its writer",
                 Code.BINLOG_UNDECODABLE,
             )
-
-
-def _outline(path: Path, size: int) -> Outline:
-    with opened(path) as source:
-        return outline(source, size)
 
 
 @contextmanager

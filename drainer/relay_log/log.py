@@ -213,7 +213,11 @@ class RelayLog:
         if entries and entries[-1][0] > last_ts and (not kept or kept[-1] is not entries[-1]):
             kept.append(entries[-1])
         while kept:
-            self._rotate_if_full()
+            if self._binlogs.end.offset >= self._file_bytes_max:
+                with _writing():
+                    self._binlogs.begin_next()
+                self._write_start(continues=True)
+                self.sync()  # Or a crash after `trim` would leave a log without its position.
             count = self._fitting(kept)
             if count == 0:
                 self._append_large(*kept[0])
@@ -270,14 +274,6 @@ class RelayLog:
             offset += len(data)
         assert offset == size_bytes, f"{offset} of {size_bytes} bytes of commit {commit_ts} came"
         self._reached(commit_ts)
-
-    def _rotate_if_full(self) -> None:
-        if self._binlogs.end.offset < self._file_bytes_max:
-            return
-        with _writing():
-            self._binlogs.begin_next()
-        self._write_start(continues=True)
-        self.sync()  # Or a crash after `trim` would leave a log without its position.
 
     def _write_start(self, *, continues: bool) -> None:
         assert self.cluster_id is not None

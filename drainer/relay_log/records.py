@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from drainer.intake.payload import Payload, Remote, Spooled, opened, outline
+from drainer.intake.payload import Payload, Remote, Spooled, opened, outline_in
 from penstock.pb import binlog_pb2 as pb
 from penstock.wire.binlog import BinlogType
 
@@ -210,8 +210,7 @@ class ChunkSpool:
         return self._spooled(path) if chunk.is_last else None
 
     def _spooled(self, path: Path) -> Payload:
-        with opened(path) as read:
-            found = outline(read, self._size)
+        found = outline_in(path, self._size)
         if found.ddl_job_id > 0:  # A DDL is handled in memory, however it was sent.
             data = path.read_bytes()
             path.unlink()

@@ -280,14 +280,14 @@ class ReaderFeed:
         self._begin_task(self._membership.keep_time())
 
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and self._failure is None:
+                self._failure = task.exception()
+                self._filled.set()
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and self._failure is None:
-            self._failure = task.exception()
-            self._filled.set()
+        task = asyncio.create_task(work)
+        task.add_done_callback(ended)
+        self._tasks.append(task)
 
     async def more(self) -> Portion | None:
         """Return the next portion, None once this is closed; may be cancelled, and loses nothing.

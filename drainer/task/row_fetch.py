@@ -226,7 +226,11 @@ def statements_of(
     skipped += collector.skipped
     runs.append(_run(unit, collector, kinds))
     facts = Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
-    return _joined([run for run in runs if run]), facts
+    runs = [run for run in runs if run]
+    if len(runs) < 2:
+        return (runs[0] if runs else []), facts
+    ordered = [each for run in runs for each in in_order(made for _, made in run)]
+    return [(True, Statements(ordered=ordered))], facts
 
 
 def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
@@ -236,18 +240,8 @@ def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
             kinds[kind] += table.kinds.count(kind)
     made: Made = []
     for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), 1, unit.dialect):
-        meets = can_meet_others(work.table)
-        made.append((meets, generate(work)))
+        made.append((can_meet_others(work.table), generate(work)))
     return made
-
-
-def _joined(runs: list[Made]) -> Made:
-    if len(runs) < 2:
-        return runs[0] if runs else []
-    ordered: list[bytes] = []
-    for run in runs:
-        ordered += in_order(made for _, made in run)
-    return [(True, Statements(ordered=ordered))]
 
 
 TRY_S = 10.0

@@ -155,14 +155,9 @@ def _moments(stored: pa.Array, wanted: pa.DataType) -> pa.Array:
     try:
         return _parsed(texts, wanted)
     except pa.ArrowInvalid:  # One of them is not a day of the calendar.
-        return pa.concat_arrays([_one(texts.slice(i, 1), wanted) for i in range(len(texts))])
-
-
-def _one(text: pa.Array, wanted: pa.DataType) -> pa.Array:
-    try:
-        return _parsed(text, wanted)
-    except pa.ArrowInvalid:
-        return pa.nulls(1, wanted)
+        if len(texts) == 1:
+            return pa.nulls(1, wanted)
+        return pa.concat_arrays([_moments(stored.slice(i, 1), wanted) for i in range(len(stored))])
 
 
 def _parsed(texts: pa.Array, wanted: Any) -> pa.Array:
@@ -283,17 +278,15 @@ class LakeColumns:
             lost = None
             if array.null_count > stored.null_count:
                 lost = pc.and_(stored.is_valid(), array.is_null()).to_numpy(zero_copy_only=False)
-                self._check_not_of_key(column.name)
+                if column.name in self._key:
+                    raise Malformed(
+                        f"a row of {self._table.name} has a key in {column.name!r} that is no date"
+                        " of a lake",
+                        "change the row upstream to a real date, or leave the table out",
+                        Code.SINK_REFUSES,
+                    )
             made.append((array, lost))
         return made
-
-    def _check_not_of_key(self, column: str) -> None:
-        if column in self._key:
-            raise Malformed(
-                f"a row of {self._table.name} has a key in {column!r} that is no date of a lake",
-                "change the row upstream to a real date, or leave the table out",
-                Code.SINK_REFUSES,
-            )
 
     def block(
         self, schema: str, name: str, values: Values, begin: int, count: int, op: int

@@ -253,11 +253,6 @@ def _int_column(dialect: str, array: pa.Array) -> Column:
     return Column(text)
 
 
-def _names_column(column: ColumnInfo, array: pa.Array) -> Column:
-    """Write enum indexes and set masks as the names they stand for, one look-up per value."""
-    return _text_column(SQLITE, names_array(column, array))
-
-
 def names_array(column: ColumnInfo, array: pa.Array) -> pa.Array:
     """Return enum indexes or set masks as names; raise `Malformed` for an invalid number."""
     coded = array.dictionary_encode()
@@ -288,7 +283,7 @@ def literal_column(dialect: str, column: ColumnInfo, array: pa.Array) -> Column:
     if kind is Family.FLOAT:
         return _float_column(dialect, array)
     if kind in (Family.ENUM, Family.SET) and dialect == SQLITE:
-        return _names_column(column, array)
+        return _text_column(SQLITE, names_array(column, array))
     if kind is Family.DECIMAL:
         quote = "'" if dialect == SQLITE else ""
         return Column(array.cast(_TEXT), quote, quote)

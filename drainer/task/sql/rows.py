@@ -224,16 +224,12 @@ def _tuples(table: TableInfo, columns: Sequence[pa.Array] | None) -> list[Row] |
     found = []
     for column, array in zip(table.columns, columns, strict=True):
         stored = array.to_pylist()
-        value_of = _value_of(column)
+        value_of: Callable[[Any], Any] | None = None
+        if column.tp is MysqlType.NEWDECIMAL:
+            value_of = Decimal
+        elif column.tp in (MysqlType.ENUM, MysqlType.SET):
+            value_of = lru_cache(maxsize=1024)(text_of(column))
         if value_of is not None:
             stored = [None if each is None else value_of(each) for each in stored]
         found.append(stored)
     return list(zip(*found, strict=True))
-
-
-def _value_of(column: ColumnInfo) -> Callable[[Any], Any] | None:
-    if column.tp is MysqlType.NEWDECIMAL:
-        return Decimal
-    if column.tp in (MysqlType.ENUM, MysqlType.SET):
-        return lru_cache(maxsize=1024)(text_of(column))
-    return None

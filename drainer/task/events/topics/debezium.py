@@ -211,15 +211,13 @@ def _timestamp(column: ColumnInfo) -> DebeziumType:
     return DebeziumType(text, _named("string", f"{_TIME}ZonedTimestamp"))
 
 
-def _time(column: ColumnInfo) -> DebeziumType:
-    return DebeziumType(lambda value: str(_clock_us(value)), _named("int64", f"{_TIME}MicroTime"))
-
-
 _OTHERS: dict[MysqlType, Callable[[ColumnInfo], DebeziumType]] = {
     MysqlType.DATE: _date,
     MysqlType.DATETIME: _datetime,
     MysqlType.TIMESTAMP: _timestamp,
-    MysqlType.DURATION: _time,
+    MysqlType.DURATION: lambda _: DebeziumType(
+        lambda value: str(_clock_us(value)), _named("int64", f"{_TIME}MicroTime")
+    ),
     MysqlType.YEAR: lambda _: DebeziumType(str, _named("int32", f"{_TIME}Year")),
     MysqlType.JSON: lambda _: DebeziumType(quoted, _named("string", f"{_DATA}Json")),
     MysqlType.GEOMETRY: lambda _: DebeziumType(_geometry, _GEOMETRY),
