@@ -1,7 +1,7 @@
 """Large transactions: apply one from its spool file, in slices, as one downstream transaction.
 
     file ──> slice n+1 ──> SQL ──┐ one waits ready while
-             slice n   ──> SQL ──┴─> the sink thread runs the one before ──> checkpoint, commit
+             slice n   ──> SQL ──┴─> the sink thread runs the slice before ──> checkpoint, commit
 
 The sink asks for one list of statements after the other and runs them all in the transaction that
 stores the checkpoint. If its connection breaks, the sink and the walk through the file start again.

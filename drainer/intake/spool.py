@@ -6,7 +6,7 @@ A file is written while its chunks arrive, and handed to the merge as a `Spooled
 when its transaction is committed, when its stream breaks (the binlog is pulled again), and at the
 next start. It is never the only copy, and therefore never synced.
 
-Each Pump has one file at a time. Its next large binlog is not read before the last one is
+Each Pump has one file at a time. Its next large binlog is not read before the last is
 downstream, and until then gRPC's flow control holds the Pump back. This cannot deadlock the merge,
 because a large binlog waits for nothing that comes after it. The disk therefore holds at most one
 large binlog for each Pump.

@@ -33,7 +33,7 @@ number before the key, and are separated again as texts.
     unit      |deletes of 0 |of 1|of 2 |upserts of 0 |of 1|of 2 |
 
 **Shares for the tasks.** Compacted changes are sorted by op and key, and a share is a run of them.
-Neighbouring keys stay in one statement, and the one connection that commits a snapshot walks each
+Neighbouring keys stay in one statement, and the connection that commits a snapshot walks each
 index once, in order. Shares are cut by bytes, not by rows, so that tasks finish together. The share
 of a row has no meaning beyond this batch: a snapshot commits all shares in one transaction.
 
@@ -365,7 +365,7 @@ def spans(
 ) -> list[int]:
     """Return where to cut tables of these sizes into pieces of about equal size.
 
-    The first entry is 0, the last one their number; `rows` are those of all tables together.
+    The first entry is 0, the last their number; `rows` are those of all tables together.
     """
     parts = max(1, min(parts, rows // bounds.share_rows_min))
     ends = np.cumsum(sizes)

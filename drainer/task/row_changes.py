@@ -68,7 +68,7 @@ def is_mark_table(schema: str, table: str) -> bool:
 
 
 class _ByIdentity(tuple[str, TableInfo]):
-    """A target that equals no other one."""
+    """A target that equals no other target."""
 
     def __eq__(self, other: object) -> bool:
         return self is other

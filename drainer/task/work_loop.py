@@ -120,7 +120,7 @@ def digest_of(certificate: bytes | None) -> str:
 
 
 class Line:
-    """One connection; one thread may read while another one sends."""
+    """One connection; one thread may read while another sends."""
 
     def __init__(self, connection: socket.socket, digest: str = "") -> None:
         """Shake hands if `digest` is set; raise `OSError`, also for a different certificate."""

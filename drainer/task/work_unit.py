@@ -16,7 +16,7 @@ Small tables of one layout share a unit (`drainer.task.compaction`), which recor
 in their order, how many of the deletes and of the upserts are its own.
 
 A row may occur in a unit twice: an update that moved a key is a DELETE of the old key and an UPSERT
-of the new one. Statements are sent as three counts, all lengths, then all texts (u32 LE).
+of the new. Statements are sent as three counts, all lengths, then all texts (u32 LE).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ that both can be read without the rest. The row changes of a large transaction f
     Binlog     type, commit_ts, time_zone, dml_data { tables* }      of a transaction
                type, commit_ts, ddl_data                             of a DDL
     table      schema and table, column_info, unique_keys, mutations
-    mutation   type, row, change_row: of an update `row` is the new one, `change_row` the old one
+    mutation   type, row, change_row: of an update `row` is the new row, `change_row` the old
 
 A value's type determines its field (`proto/slave_binlog.proto`). Generated columns and keys over
 them are omitted: a database that the messages are applied to computes them. A TIMESTAMP is text in

@@ -2,7 +2,7 @@
 
     change   usual form      safe form, which may be run again in any state
     insert   INSERT          REPLACE
-    update   UPDATE          DELETE of the old image, REPLACE of the new one
+    update   UPDATE          DELETE of the old image, REPLACE of the new image
     delete   DELETE          DELETE
 
 A table without row key has no safe form: its statements must run once, which the caller ensures.
@@ -166,7 +166,7 @@ _WEIGHED = re.compile(
     r"(utf8|utf8mb3|utf8mb4)_((general|unicode|unicode_520)(_nopad)?_ci|0900_a[is]_c[is])"
     r"|((utf8|utf8mb3|utf8mb4)_)?uca1400_(nopad_)?a[is]_c[is]"
 )
-"""Collations that compare by letters, where an accented Latin letter never equals another one."""
+"""Collations that compare by letters, where an accented Latin letter never equals another letter."""
 _PLAIN_LATIN = re.compile(r"(latin1_(swedish|general)|ascii_general)_c[is]")
 """Collations of which only the ASCII half is assumed to compare in the usual way."""
 _PRINTABLE = re.compile(r"[ -~]*")
