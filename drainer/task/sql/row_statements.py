@@ -166,7 +166,7 @@ _WEIGHED = re.compile(
     r"(utf8|utf8mb3|utf8mb4)_((general|unicode|unicode_520)(_nopad)?_ci|0900_a[is]_c[is])"
     r"|((utf8|utf8mb3|utf8mb4)_)?uca1400_(nopad_)?a[is]_c[is]"
 )
-"""Collations that compare by letters, where an accented Latin letter never equals another letter."""
+"""Collations that compare by letters, where an accented Latin letter equals no other."""
 _PLAIN_LATIN = re.compile(r"(latin1_(swedish|general)|ascii_general)_c[is]")
 """Collations of which only the ASCII half is assumed to compare in the usual way."""
 _PRINTABLE = re.compile(r"[ -~]*")
