@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from drainer.data_dir import Home
+from drainer.components import Home
 from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences import OVERRIDE, REPLACE, SKIP, TRACK, Override, commands, lines, means

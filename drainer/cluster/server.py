@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from drainer.data_dir import Home
+from drainer.components import Home
 from drainer.settings.config import DrainerConfig
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_fields, coded

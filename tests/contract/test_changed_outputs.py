@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from drainer.build import check_not_behind
-from drainer.data_dir import Home
+from drainer.components import Home
 from drainer.settings.targets import target_of
 from drainer.sinks.checkpoint import Checkpoint, Overridden, TakenOver
 from penstock.cluster.node_registry import NodeState, NodeStatus

@@ -19,7 +19,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 
 from drainer.cluster.server import Front
-from drainer.data_dir import Home
+from drainer.components import Home
 from drainer.settings.config import DrainerConfig
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
