@@ -21,7 +21,6 @@ _SUBJECT = re.compile(r"(?:Merge |Revert |fixup! |squash! |[a-z][\w ,./-]*: \S)"
 
 
 def problems(subjects: Iterable[str]) -> list[str]:
-    """Return a line for each subject that breaks the rule."""
     found = []
     for subject in subjects:
         if len(subject) > CHARACTERS_MAX:

@@ -284,7 +284,6 @@ def page_of(subject: int) -> str:
 
 
 def texts() -> dict[Code, dict[str, Any]]:
-    """Return the text of each code: its meaning, effect and remedy, or those of each case."""
     data = tomllib.loads((_ROOT / "deploy/errors.toml").read_text(encoding="utf-8"))
     return {Code[name]: text for name, text in data.items()}
 
@@ -304,7 +303,6 @@ def error_index() -> str:
 
 
 def former_cases(text: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each former code of a code, and the case that it named."""
     return ((case["former"], case) for case in text.get("cases", ()) if "former" in case)
 
 
@@ -370,7 +368,6 @@ def _codes_of(subject: int) -> list[Code]:
 
 
 def _code_name(call: ast.Call) -> str:
-    """Return the code of a call that makes an error: the argument `code`, or one by position."""
     found = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
     if ast.unparse(call.func).rpartition(".")[2][:1].isupper():
         found += call.args

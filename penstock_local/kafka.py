@@ -29,7 +29,6 @@ rootLogger.appenderRef.c.ref=C
 
 
 def jars_of(name: str) -> Path:
-    """Return the folder of a `deploy/jars.sh` list; raise `NeedsOperator` if missing."""
     folder = UNPACKED / name
     if not folder.is_dir():
         raise NeedsOperator(

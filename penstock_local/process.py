@@ -78,7 +78,6 @@ class Unpacked:
 
 
 def built(name: str, program: str) -> str:
-    """Return the path of a program from `deploy/go.sh`; raise `NeedsOperator` if missing."""
     path = UNPACKED / name / program
     if not path.exists():
         raise NeedsOperator(

@@ -107,7 +107,6 @@ class SqlServer(SqlProcess):
         )
 
     def _run_setup(self, *options: str, **how: Any) -> None:
-        """Run the server itself once, to create its data."""
         folders = [f"--datadir={self.home / 'data'}", f"--tmpdir={self.home}"]
         completed([*self._program, *self.as_root, *options, *folders], **how)
 

@@ -231,7 +231,6 @@ def overridden(stored: str | None, change: OverrideChange) -> str:
 
 
 def went_back(found: Checkpoint | None, known_ts: int) -> NeedsOperator:
-    """Return the error for a downstream whose checkpoint is missing or has gone back."""
     has = "has no checkpoint" if found is None else f"has its checkpoint at {found.commit_ts}"
     accepts = (
         "the commit_ts of that copy"
@@ -248,7 +247,6 @@ def went_back(found: Checkpoint | None, known_ts: int) -> NeedsOperator:
 
 
 def of_another_cluster(cluster: object, others: Sequence[object], place: str) -> NeedsOperator:
-    """Return the error for a downstream that has only other clusters' checkpoints."""
     return NeedsOperator(
         f"the downstream is that of cluster {', '.join(map(str, others))} and has no checkpoint of"
         f" cluster {cluster}, which --etcd-urls leads to",

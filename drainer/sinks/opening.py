@@ -72,7 +72,6 @@ def open_sink(
 def open_table_sink(
     target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
 ) -> SqlSink:
-    """Return the sink for a SQLite, MySQL, MariaDB or TiDB."""
     target = target_of(target) if isinstance(target, str) else target
     sink = open_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
     if not isinstance(sink, SqlSink):

@@ -146,7 +146,6 @@ class RetryingSink(Sink):
         return made
 
     def _let_go(self) -> None:
-        """Release all resources, after a failure."""
         raise NotImplementedError
 
     def _passing(self, error: Exception) -> str:

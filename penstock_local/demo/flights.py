@@ -74,7 +74,7 @@ class Flights(Demo):
 
     def look(self) -> str:
         self.note_memory()
-        behind_s = lag_s(self.store.ledger.last_commit_ts, self.applied_ts())
+        behind_s = lag_s(self.store.last_commit_ts, self.applied_ts())
         done = self.workload
         return (
             f"{self.stage}: {done.rows:,} rows in {done.transactions:,} transactions,"
@@ -92,7 +92,7 @@ class Flights(Demo):
         disturber.start()
         self.workload.churn(self.transactions)
         disturber.join()
-        self.catch_up(self.store.ledger.last_commit_ts)
+        self.catch_up(self.store.last_commit_ts)
 
     def _disturb(self, say: Say) -> None:
         since = self.workload.transactions
@@ -122,7 +122,7 @@ class Flights(Demo):
     def report(self) -> bool:
         url = self._downstream_url()
         print("\ntable        rows committed  rows downstream  checksums")
-        verdicts = comparison.compare(self.store.ledger.replayed(), url, SCHEMA)
+        verdicts = comparison.compare(self.store.replayed(), url, SCHEMA)
         for verdict in verdicts:
             counts, sums = verdict.counts, verdict.sums
             outcome = (
@@ -132,7 +132,6 @@ class Flights(Demo):
         return self.verdict(verdicts, 1)
 
     def _downstream_url(self) -> str:
-        """Return the URL of tables with everything that the sink received."""
         home, url = self.cluster.home, self.cluster.sink_url
         if url.startswith("file:"):
             folder, url = home / "files", f"sqlite:///{home / 'restored.db'}"
@@ -147,7 +146,6 @@ class Flights(Demo):
 
 
 def run(home: Path, sink: str, transactions: int, rows_max: int | None) -> bool:
-    """Run the demo with its files below `home`; return whether the downstream is identical."""
     start_logging("info", str(home / "writers.log"))
     print("starting etcd, three Pumps with two copies, and a Drainer on Spark", flush=True)
     # Without watermarks the topics fall silent, which tells their reader that it has everything.

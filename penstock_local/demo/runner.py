@@ -48,7 +48,6 @@ class Demo:
         self._drainer = penstock_pb2_grpc.DrainerStub(self._channel)  # type: ignore[no-untyped-call]
 
     def look(self) -> str:
-        """Return the line of progress."""
         raise NotImplementedError
 
     def run(self, say: Say) -> None:
@@ -56,14 +55,12 @@ class Demo:
         raise NotImplementedError
 
     def report(self) -> bool:
-        """Print the comparison; return whether both sides are equal."""
         raise NotImplementedError
 
     def close(self) -> None:
         self._channel.close()
 
     def catch_up(self, until_ts: int) -> None:
-        """Return when everything up to a timestamp is downstream."""
         self.stage = "catching up"
         self.until("the Drainer", CATCH_UP_S_MAX, lambda: self.applied_ts() >= until_ts)
 
@@ -116,7 +113,6 @@ class Demo:
 
 
 def shown(demo: Demo) -> bool:
-    """Run a demo with its progress on the screen; return whether both sides are equal."""
     with closing(demo):
         console = Console(file=sys.stdout, highlight=False)
         live = Live(console=console, auto_refresh=False) if console.is_terminal else None

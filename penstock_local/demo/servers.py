@@ -224,7 +224,6 @@ class ServerDemo(Demo):
         return True
 
     def report(self) -> bool:
-        """Print both sides table by table, and return whether they are the same."""
         verdicts = judged(self.sums_of(self.upstream), self.sums_of(self.downstream))
         print("", *lines(verdicts, self.checksum), "", sep="\n", flush=True)
         return self.verdict(verdicts, TABLES + 1, is_equal=self.verified())
@@ -363,7 +362,6 @@ def _execute(cursor: Cursor, statement: str) -> None:
 
 
 def run_mysql(home: Path, size: Size) -> bool:
-    """Run the demo with its files below `home`; return whether the two sides are equal."""
     start_logging("info", str(home / "writers.log"))
     print(f"starting two MariaDB servers, etcd, {PUMPS} Pumps and a Drainer on Spark", flush=True)
     upstream = MariadbServer(home / "upstream", options=mariadb_binlog_options())
@@ -377,7 +375,6 @@ def run_mysql(home: Path, size: Size) -> bool:
 
 
 def run_tidb(home: Path, size: Size) -> bool:
-    """Run the demo with its files below `home`; return whether the two sides are equal."""
     print(
         f"starting a PD and a TiKV, {PUMPS} Pumps, a TiDB, a MariaDB, a Drainer on Spark",
         flush=True,

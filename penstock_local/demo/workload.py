@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -136,38 +136,6 @@ class Change:
     after: Row | None
 
 
-@dataclass(slots=True)
-class Ledger:
-    """Everything committed, with its `commit_ts`; safe to use from several threads."""
-
-    _entries: list[tuple[int, list[Change] | Callable[[Tables], None]]] = field(
-        default_factory=list
-    )
-
-    def committed(self, commit_ts: int, changes: list[Change]) -> None:
-        """Record a transaction; appending to a list is atomic."""
-        self._entries.append((commit_ts, changes))
-
-    def altered(self, commit_ts: int, effect: Callable[[Tables], None]) -> None:
-        self._entries.append((commit_ts, effect))
-
-    @property
-    def last_commit_ts(self) -> int:
-        """The largest `commit_ts` so far; 0 when nothing was committed."""
-        return max((ts for ts, _ in self._entries), default=0)
-
-    def replayed(self) -> Tables:
-        """Return all tables as they are after everything in the ledger, in `commit_ts` order."""
-        tables: Tables = {}
-        for _, entry in sorted(self._entries, key=lambda e: e[0]):
-            if callable(entry):
-                entry(tables)
-                continue
-            for change in entry:
-                apply(tables, change)
-        return tables
-
-
 def apply(tables: Tables, change: Change) -> None:
     """Apply one row change; a change that does not fit the rows is a bug in the demo."""
     rows = tables[change.table]
@@ -179,11 +147,12 @@ def apply(tables: Tables, change: Change) -> None:
 
 
 class Store:
-    """The rows as the writers see them, with the locks that isolate the writers."""
+    """The rows as the writers see them, the locks that isolate the writers, and the ledger."""
 
     def __init__(self) -> None:
         self.tables: Tables = {}
-        self.ledger = Ledger()
+        self.ledger: list[tuple[int, list[Change] | Callable[[Tables], None]]] = []
+        """Everything committed, with its `commit_ts`; appending to a list is atomic."""
         self._stripes = [threading.Lock() for _ in range(STRIPES)]
         self._gate = threading.Condition()
         self._running = 0
@@ -221,11 +190,27 @@ class Store:
     def commit(self, commit_ts: int, changes: list[Change]) -> None:
         for change in changes:
             apply(self.tables, change)
-        self.ledger.committed(commit_ts, changes)
+        self.ledger.append((commit_ts, changes))
 
     def alter(self, commit_ts: int, effect: Callable[[Tables], None]) -> None:
         effect(self.tables)
-        self.ledger.altered(commit_ts, effect)
+        self.ledger.append((commit_ts, effect))
+
+    @property
+    def last_commit_ts(self) -> int:
+        """The largest `commit_ts` so far; 0 when nothing was committed."""
+        return max((ts for ts, _ in self.ledger), default=0)
+
+    def replayed(self) -> Tables:
+        """Return all tables as they are after everything in the ledger, in `commit_ts` order."""
+        tables: Tables = {}
+        for _, entry in sorted(self.ledger, key=lambda each: each[0]):
+            if callable(entry):
+                entry(tables)
+                continue
+            for change in entry:
+                apply(tables, change)
+        return tables
 
 
 LOAD_ROWS = 250

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_local.demo.comparison import canonical, compare, fingerprint
-from penstock_local.demo.workload import Change, Ledger, Tables
+from penstock_local.demo.workload import Change, Store, Tables
 
 
 def downstream(path: Path, rows: list[tuple[int, str]]) -> str:
@@ -61,10 +61,12 @@ def test_the_ledger_replays_in_commit_order_whatever_the_order_of_its_entries() 
     def create(tables: Tables) -> None:
         tables["t"] = {}
 
-    ledger = Ledger()
-    ledger.committed(30, [Change("t", 1, None, (1, "b"), None)])
-    ledger.committed(20, [Change("t", 1, 1, (1, "a"), (1, "b"))])
-    ledger.committed(10, [Change("t", None, 1, None, (1, "a"))])
-    ledger.altered(5, create)
-    assert ledger.replayed() == {"t": {}}
-    assert ledger.last_commit_ts == 30
+    store = Store()
+    store.ledger += [
+        (30, [Change("t", 1, None, (1, "b"), None)]),
+        (20, [Change("t", 1, 1, (1, "a"), (1, "b"))]),
+        (10, [Change("t", None, 1, None, (1, "a"))]),
+        (5, create),
+    ]
+    assert store.replayed() == {"t": {}}
+    assert store.last_commit_ts == 30

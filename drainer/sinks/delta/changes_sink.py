@@ -62,7 +62,6 @@ class ChangesSink(LakeSink, EventSink):
         self._upstream = [each for each in catalog.tables() if each[1].kind == "TABLE"]
 
     def put(self, messages: Sequence[Messages], checkpoint: Checkpoint) -> None:
-        """Append a batch's changes to their tables and store `checkpoint`, each once."""
         made: dict[Place, LakeChanges] = {}
         for changes in (changes for each in messages for changes in _in_order(each)):
             if (known := made.setdefault(changes.place, changes)) is not changes:

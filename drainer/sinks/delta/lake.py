@@ -92,7 +92,6 @@ Actions = list[dict[str, Any]]
 
 
 def app_of(cluster_id: int, mode: str) -> str:
-    """Return the name of a cluster's app transactions."""
     return f"penstock:{cluster_id}:{mode}"
 
 
@@ -166,7 +165,6 @@ class Lake:
         return -1 if found is None else int(found)
 
     def has_through(self, place: Place, commit_ts: int) -> bool:
-        """Return whether a table has the batch or DDL that ends at `commit_ts`."""
         return self.through(place) >= commit_ts
 
     def check_behind(self, place: Place, after_ts: int, commit_ts: int) -> None:
@@ -304,7 +302,6 @@ def configuration(retention_s: float) -> dict[str, str]:
 def create_delta(
     path: Path, schema: pa.Schema, properties: CommitProperties, settings: Mapping[str, str]
 ) -> DeltaTable:
-    """Create a Delta table in an empty folder."""
     table = DeltaTable.create(
         path, schema=schema, configuration=settings, commit_properties=properties
     )

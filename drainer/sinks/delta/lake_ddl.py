@@ -94,7 +94,6 @@ class NewColumn:
         return self.source is None and self.value is None
 
     def is_in(self, schema: pa.Schema) -> bool:
-        """Return whether a table has the column in its final form."""
         return self.name == self.source and schema.field(self.name).type == self.type
 
 
@@ -106,7 +105,6 @@ class LakeDdl:
         self._keeps_columns = keeps_columns
 
     def run(self, change: SchemaChange, commit_ts: int) -> None:
-        """Apply `change` to the tables, or the part of it that is not applied yet."""
         check_possible(change)
         created = {(schema, table.name) for schema, table in change.created}
         truncated = set()
@@ -297,13 +295,11 @@ def becomes(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def with_added(added: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
-    """Add columns that are NULL in all rows."""
     schema = Schema.from_arrow(pa.schema([(each.name, each.type) for each in added]))
     table.alter.add_columns(list(schema.fields), commit_properties=properties)
 
 
 def rewrite(columns: Sequence[NewColumn], table: DeltaTable, properties: CommitProperties) -> None:
-    """Rewrite all rows of a table with these columns, in one commit."""
     there = pa.schema(table.schema())
     sources = pa.schema([there.field(each.source) for each in columns if each.source])
     wanted = pa.schema([(each.name, each.type) for each in columns])

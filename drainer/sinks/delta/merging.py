@@ -47,7 +47,6 @@ class LakeChanges:
 
 
 def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
-    """Return the changes of each table; a table's blocks stay in their order."""
     made: dict[Place, LakeChanges] = {}
     for block in blocks:
         place = block.schema, block.name
@@ -58,7 +57,6 @@ def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
 
 
 def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> None:
-    """Merge changes into a table, in one commit."""
     warn_of_nulled(changes)
     if changes.key:
         _merge_by_key(table, changes, properties)
@@ -67,7 +65,6 @@ def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties)
 
 
 def warn_of_nulled(changes: LakeChanges) -> None:
-    """Log how many dates a lake cannot represent."""
     if changes.nulled:
         counts = ", ".join(f"{count} of {name}" for name, count in changes.nulled.items())
         log.warning(

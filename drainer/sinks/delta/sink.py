@@ -80,8 +80,6 @@ class LakeSink(RetryingSink):
     # --- the protocol ----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create the folder if it is missing."""
-
         def attempt(_: bool) -> str | None:
             with self._locked():
                 stored = self._stored()
@@ -127,7 +125,6 @@ class LakeSink(RetryingSink):
         self._ddl.run(change, checkpoint.commit_ts)
 
     def _check_mode(self) -> None:
-        """Raise `NeedsOperator` for a folder that has been written in the other mode."""
         versions = self._versions.opened()
         (other,) = {MIRROR, CHANGES} - {self._target.mode}
         app = app_of(self._cluster_id, other)
@@ -196,7 +193,6 @@ class LakeSink(RetryingSink):
                 yield
 
     def _stored(self) -> str | None:
-        """Return this cluster's checkpoint; `NeedsOperator` if another cluster's is there."""
         table = self._checkpoints.opened()
         rows = [] if table is None else table.to_pyarrow_table().to_pylist()
         try:
@@ -262,7 +258,6 @@ class DeltaSink(LakeSink, TableSink):
         self._ddl = LakeDdl(self._lake, keeps_columns=target.drop_column == "keep")
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
-        """Merge a batch's blocks into their tables and store `checkpoint`, each once."""
         if statements:
             self.apply_slices(lambda: (each for each in (statements,)), checkpoint)
         else:
@@ -313,7 +308,6 @@ def _number_of(error: Exception) -> int:
 
 
 def tidied(settings: Mapping[str, str], table: DeltaTable, properties: CommitProperties) -> None:
-    """Compact a table's small files, and remove files replaced long enough ago."""
     known = table.metadata().configuration
     if any(known.get(name) != value for name, value in settings.items()):
         table.alter.set_table_properties(dict(settings), commit_properties=properties)

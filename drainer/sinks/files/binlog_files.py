@@ -132,7 +132,6 @@ class Tail:
                 self._file.truncate(position.offset)
 
     def _open(self, position: FilePosition, found: list[BinlogFile], last_crc: int | None) -> None:
-        """Open the file of a position; it must end there or later."""
         mine = [each for each in found if each.number == position.file]
         if not mine or mine[0].is_compressed:
             raise NeedsOperator(
@@ -299,7 +298,6 @@ def records(
 
 
 def check_end(path: str, source: Source, size: int, ends: FileEnd) -> None:
-    """Raise `Corrupt` for a file that does not end as it was written."""
     if size < ends.size or (ends.is_sealed and size > ends.size):
         what = f"the file ends here, it was written up to {ends.size}"
         raise Corrupt(path, size, what, code=Code.FILES_DAMAGED)

@@ -213,7 +213,6 @@ def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) ->
 
 
 def read_schema(path: Path) -> FileSchema:
-    """Read a schema file; raise `Corrupt` if it is invalid."""
     with _damage(path):
         body = _body(path)
         tables = [(home, table_from_json(each)) for home, each in body["tables"]]

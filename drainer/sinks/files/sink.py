@@ -106,7 +106,6 @@ class Upkeep:
             log.warning("the upkeep of %s will be tried again: %s", self._target.folder, error)
 
     def expire(self, live: int, now_s: float) -> None:
-        """Remove full files last written before the retention period, oldest first."""
         folder, retention_s = self._target.folder, self._target.retention_s
         if not retention_s:
             return
@@ -183,7 +182,6 @@ class FileSink(RetryingSink, EventSink):
     # --- the protocol ----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return where to continue; create the folder if it is missing."""
         saved = self._patience.retrying(lambda _: self._own())
         return self._ledger.loaded(None if saved is None else saved.text)
 
@@ -299,7 +297,6 @@ class FileSink(RetryingSink, EventSink):
         return saved
 
     def _tail_at(self, saved: Savepoint | None) -> Tail:
-        """Return a tail at the savepoint's position, truncated to it."""
         position = None if saved is None else self._position_in(saved)
         # Before the first record only time has advanced since the start.
         last_ts = _begin_of(saved)

@@ -124,7 +124,6 @@ RecordHeaders = list[tuple[str, str | bytes | None]]
 
 
 def client_options(target: KafkaTarget) -> dict[str, Any]:
-    """Return librdkafka's settings of every client, with the current password."""
     files = {
         "ssl.ca.location": target.ssl_ca,
         "ssl.certificate.location": target.ssl_cert,

@@ -146,7 +146,6 @@ class KafkaSink(RetryingSink, EventSink):
         self._commit(work, checkpoint)
 
     def run_ddl(self, change: SchemaChange, checkpoint: Checkpoint, *, maybe_done: bool) -> None:
-        """Send a DDL's message and `checkpoint`; `maybe_done` has no effect."""
         self._owners.change(change)
         for topic in self._owners.unused(self._offsets.known):
             self._offsets.decide(topic, None)
@@ -278,7 +277,6 @@ class KafkaSink(RetryingSink, EventSink):
     # --- the stored checkpoint -------------------------------------------------------------
 
     def _stored(self) -> str | None:
-        """Return this cluster's checkpoint; raise `NeedsOperator` if only others have one."""
         target = self._target
         looking = self._producing or Producing(target, "", self._patience.closing.is_set)
         try:
@@ -299,7 +297,6 @@ class KafkaSink(RetryingSink, EventSink):
         return checkpoints.get(self._cluster_id)
 
     def _check_topics(self, producing: Producing) -> None:
-        """Raise `NeedsOperator` for a topic that is missing committed messages."""
         unused = self._owners.unused(self._offsets.known) | {self._target.checkpoint_topic}
         known = {
             topic: record for topic, record in self._offsets.known.items() if topic not in unused

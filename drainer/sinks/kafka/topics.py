@@ -54,13 +54,11 @@ _COMPACTED = {
 
 
 def with_valid_names(target: KafkaTarget) -> KafkaTarget:
-    """Return a target whose names can be those of topics; raise `NeedsOperator` if one cannot."""
     checkpoint_topic = topic_name(target.checkpoint_topic)
     return replace(target, prefix=topic_name(target.prefix), checkpoint_topic=checkpoint_topic)
 
 
 def encoding_of(target: KafkaTarget, cluster_id: int) -> Encoding:
-    """Return the encoding of a cluster's messages."""
     prefix = topic_name(target.prefix)
     topic = target.topic_template.replace("{cluster}", str(cluster_id))
     if target.sends_transactions:

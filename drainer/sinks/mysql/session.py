@@ -266,7 +266,6 @@ class MysqlSession:
 
 
 def connect_options(target: MysqlTarget) -> dict[str, Any]:
-    """Return PyMySQL's options for a connection, with the current password."""
     ca, cert, key = (
         Path(each) if each else None for each in (target.ssl_ca, target.ssl_cert, target.ssl_key)
     )

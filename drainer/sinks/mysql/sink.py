@@ -218,7 +218,6 @@ class MysqlSink(PartitionedSink):
         return took_s
 
     def _queue_begins(self, connection: Connection, transaction: Transaction, queue: int) -> None:
-        """Check sizes and that no Drainer took over; block a takeover until the commit."""
         self._check_sizes([statement.sql for statement in transaction])
         if self._session.is_tidb:
             self._fences.lock_queue(connection, queue)
@@ -227,7 +226,6 @@ class MysqlSink(PartitionedSink):
             self._ledger.check(self._stored(connection, " LOCK IN SHARE MODE"))
 
     def _commit(self, work: Callable[[Connection], None], checkpoint: Checkpoint) -> None:
-        """Run `work` and store `checkpoint` in one transaction, exactly once."""
         text, doubtful = self._ledger.attempt(checkpoint)
 
         def attempt(connection: Connection, retried: bool) -> None:
@@ -409,7 +407,6 @@ class MysqlSink(PartitionedSink):
                 self._run_definition(connection, change, text)
 
     def _wait_for_ddl(self, connection: Connection, change: SchemaChange) -> None:
-        """Wait until the server runs a job's statement no more, whichever session began it."""
         if query := self._query_of(connection, change):
             forms = (query, written_out(query))
             texts = dict.fromkeys(t for form in forms for t in (form, with_transactions(form)))

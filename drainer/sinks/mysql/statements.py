@@ -86,7 +86,6 @@ def run(connection: Connection, statement: str | bytes) -> None:
 
 
 def _met(connection: Any, statement: str | bytes) -> Refused | None:
-    """Return the error if a guarded upsert met another row, else None."""
     text = statement if isinstance(statement, str) else statement.decode(errors="replace")
     guard = _GUARD.match(text.rpartition(_UPSERT)[2])
     found = refused_inserts.inserted(text)

@@ -101,7 +101,6 @@ def plan(change: SchemaChange) -> Plan:
 
 
 def check_columns(table: str, known: frozenset[str], there: Iterable[str]) -> None:
-    """Raise `NeedsOperator` if a table has columns that rebuilding it would lose."""
     more = sorted(name for name in there if name.lower() not in known)
     if more:
         raise NeedsOperator(
@@ -163,7 +162,6 @@ def _key_clause(table: TableInfo) -> str:
 
 
 def create_table(name: str, table: TableInfo) -> str:
-    """Return CREATE TABLE under the quoted `name`."""
     definitions = [_definition(table, column) for column in _columns(table)]
     clause = _key_clause(table)
     options = ""
@@ -203,7 +201,6 @@ def _create_index(name: str, table: TableInfo, index: IndexInfo) -> str:
 
 
 def create_indexes(name: str, table: TableInfo) -> list[str]:
-    """Return CREATE INDEX for every index under the quoted table name."""
     return [_create_index(name, table, index) for index in _indexes(table)]
 
 

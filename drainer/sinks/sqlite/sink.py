@@ -97,7 +97,6 @@ class SqliteSink(RetryingSink, SqlSink):
     # --- the protocol ----------------------------------------------------------------------
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Return the stored checkpoint; create file and checkpoint table if missing."""
         return self._ledger.loaded(self._retrying(self._own))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -289,7 +288,6 @@ class SqliteSink(RetryingSink, SqlSink):
         return self._connection
 
     def _check_kept(self, connection: sqlite3.Connection) -> None:
-        """Raise `NeedsOperator` if anyone else has written or cut the file or its log."""
         if not self._main.is_kept(connection):
             self._abandon(connection)
             raise self._replaced()
@@ -312,7 +310,6 @@ class SqliteSink(RetryingSink, SqlSink):
         )
 
     def _check_path(self) -> None:
-        """Raise `NeedsOperator` if the file or its folder cannot be written."""
         folder = self._path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -357,8 +354,6 @@ def _run_rows(
 
 
 def _noting(function: Callable[[Any], Any], failures: list[NeedsOperator]) -> Callable[[Any], Any]:
-    """Record the function's exception: SQLite reports only that it raised one."""
-
     def call(value: Any) -> Any:
         try:
             return function(value)
