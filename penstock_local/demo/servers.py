@@ -27,14 +27,13 @@ import pymysql
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
-from penstock.codes import Code, code_named
-from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.codes import Code
+from penstock.errors import PenstockError, Retryable
 from penstock.node.logs import start_logging
 from penstock.oracle.client import Oracle, OracleClient
 from penstock_local.cluster import Cluster, lag_s
 from penstock_local.demo.comparison import Sums, fingerprints, judged, lines, sums
 from penstock_local.demo.runner import CATCH_UP_S_MAX, Demo, Say, shown
-from penstock_local.mysql_source import MysqlSource
 from penstock_local.process import ServerProcess
 from penstock_local.sql_server import (
     MariadbServer,
@@ -43,7 +42,7 @@ from penstock_local.sql_server import (
     TidbServer,
     mariadb_binlog_options,
 )
-from penstock_local.sysbench import WORKLOAD, Sysbench, SysbenchRun
+from penstock_local.upstream import WORKLOAD, MysqlSource, Sysbench, SysbenchRun
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 
@@ -285,13 +284,7 @@ class FromMysql(ServerDemo):
         say(f"loaded after {time.monotonic() - begun_s:.1f} s; the binlog is followed")
 
     def _is_loaded(self) -> bool:
-        status = self.source.status()
-        if status.get("state") == "failed":
-            raise NeedsOperator(
-                f"{_SOURCE}: {status['problem']}",
-                status["hint"],
-                code_named(status["code"]) or Code.NODE_REFUSES,
-            )
+        status = self.source.sound_status()
         return bool(status.get("state") == "syncing" and status["committed"])
 
     def act(self, step: Step, say: Say) -> None:

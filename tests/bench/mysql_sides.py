@@ -19,10 +19,9 @@ from pathlib import Path
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
-from penstock_local.mysql_source import MysqlSource
 from penstock_local.process import program
 from penstock_local.sql_server import MariadbServer, SqlProcess, mariadb_binlog_options
-from penstock_local.sysbench import Sysbench
+from penstock_local.upstream import MysqlSource, Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.relay.layout import FileName

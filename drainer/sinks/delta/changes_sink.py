@@ -24,10 +24,9 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from drainer.settings.targets import LakeTarget
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta.lake import Place, text_of
+from drainer.sinks.delta.lake import OwnTable, Place, text_of
 from drainer.sinks.delta.lake_ddl import ChangesDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
-from drainer.sinks.delta.own_tables import OwnTable
 from drainer.sinks.delta.sink import LakeSink
 from drainer.sinks.protocol import EventSink, rows_changed
 from drainer.task.events.event_unit import DELTA_CHANGES, Encoding

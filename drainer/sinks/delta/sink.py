@@ -29,10 +29,20 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from drainer.settings.targets import CHANGES, MIRROR, LakeTarget
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
-from drainer.sinks.delta.lake import OWN, RETAINED, Lake, Place, app_of, configuration, forget_log
+from drainer.sinks.delta.lake import (
+    ONCE,
+    OWN,
+    RETAINED,
+    Lake,
+    OwnTable,
+    Place,
+    VersionsTable,
+    app_of,
+    configuration,
+    forget_log,
+)
 from drainer.sinks.delta.lake_ddl import DROPPED, LakeDdl
 from drainer.sinks.delta.merging import LakeChanges, by_table, merge
-from drainer.sinks.delta.own_tables import ONCE, OwnTable, VersionsTable
 from drainer.sinks.patience import LOCK, PASSING_ERRNOS, RetryingSink, locked
 from drainer.sinks.protocol import (
     TableSink,

@@ -16,8 +16,8 @@ from penstock.failpoints import VARIABLE
 from penstock.wire.binlog import Binlog, MutationType
 from penstock.wire.codec import decode_prewrite_value
 from penstock_local.etcd import EtcdServer
-from penstock_local.mysql_source import MysqlSource
 from penstock_local.sql_server import SqlServer
+from penstock_local.upstream import MysqlSource
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import AnyBinlogServer, make_table, numbers
 from tests.kit.servers.fix_pump import streamed
