@@ -1,4 +1,4 @@
-"""Processes beside an upstream server: Debian's `sysbench` loads it, `penstock source` follows it."""
+"""Processes beside an upstream server: `sysbench` loads it, a `penstock source` follows it."""
 
 from __future__ import annotations
 
