@@ -158,7 +158,9 @@ class MysqlGtidSet:
     def __str__(self) -> str:
         parts: dict[UUID, str] = {}
         for (source, tag), held in self.items():
-            text = "".join(_range_text(interval) for interval in held)
+            text = "".join(
+                f":{start}" if stop - start == 1 else f":{start}-{stop - 1}" for start, stop in held
+            )
             parts[source] = parts.get(source, str(source)) + (f":{tag}" if tag else "") + text
         return ",".join(parts.values())
 
@@ -192,11 +194,6 @@ def _interval(text: str) -> Interval:
     raise Malformed(
         f"{text!r} is no transaction number or range of them", _MYSQL_HINT, Code.POSITION_INVALID
     )
-
-
-def _range_text(interval: Interval) -> str:
-    start, stop = interval
-    return f":{start}" if stop - start == 1 else f":{start}-{stop - 1}"
 
 
 def _without(held: Iterable[Interval], gone: list[Interval]) -> list[Interval]:

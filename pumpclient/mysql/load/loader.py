@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -281,8 +281,11 @@ class _Attempt:
 
     def run(self) -> LoadState:
         tables = [t for t in base_tables(self._planner.fetch) if self._is_wanted(*t.full_name)]
-        self._forget_siblings(tables)
-        state = self._state
+        # A target that is not finished as a whole is loaded again from all of its sources.
+        target, loaded = self._options.translator.target, self._state.loaded
+        open_ = {target(*t.full_name) for t in tables if t.full_name not in loaded}
+        kept = {n: p for n, p in loaded.items() if not n[1] or target(*n) not in open_}
+        state = self._state = replace(self._state, loaded=kept)
         gone = state.begun - state.loaded.keys() - {t.full_name for t in tables}
         self._options.before_changes(self._place, gone)
         if self._options.only is None and state.attempt == 1 and gone:
@@ -318,13 +321,6 @@ class _Attempt:
         only = self._options.only
         is_replicated = self._options.translator.is_replicated(schema, table)
         return is_replicated and (only is None or (schema, table) in only)
-
-    def _forget_siblings(self, tables: Iterable[SourceTable]) -> None:
-        """Forget the finished sources of a target that is not finished as a whole."""
-        target = self._options.translator.target
-        open_ = {target(*t.full_name) for t in tables if t.full_name not in self._state.loaded}
-        kept = {n: p for n, p in self._state.loaded.items() if not n[1] or target(*n) not in open_}
-        self._state = replace(self._state, loaded=kept)
 
     def _save(self, **changes: object) -> None:
         self._state = replace(self._state, **changes)  # type: ignore[arg-type]

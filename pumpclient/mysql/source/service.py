@@ -214,7 +214,7 @@ class SourceService:
         opened.callback(journal.close)
         merges = config.shard_mode == OPTIMISTIC
         tables = Tables(
-            client, client.session.schemas, self._rules, self._address, self._online,
+            client, self._rules, self._address, self._online,
             merges=merges, on_history=self.counters.history,
         )  # fmt: skip
         checkpoint = self._checkpoint(store, tables, client, cascades)

@@ -160,7 +160,9 @@ def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
             return head + encode(raw)
         if is_text and not raw.isascii():
             raw.decode()
-        return (begin[size] if size < _SHORT else head + _length(size)) + raw
+        return (
+            begin[size] if size < _SHORT else head + b"\x02" + protowire.encode_uvarint(size << 1)
+        ) + raw
 
     name = f"text{pair.index}"
     if pair.wire.type in _COMPRESSED:
@@ -182,10 +184,6 @@ def _text(pair: ColumnPair, reading: Reading) -> Reading | None:
 def begins_of(head: bytes) -> list[bytes]:
     """Return the bytes before a text, by its length."""
     return [head + values.bytes_datum(bytes(n))[: -n or None] for n in range(_SHORT)]
-
-
-def _length(size: int) -> bytes:
-    return b"\x02" + protowire.encode_uvarint(size << 1)
 
 
 def _fraction(fsp: int) -> tuple[int, int, int]:

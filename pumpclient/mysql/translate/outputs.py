@@ -217,18 +217,9 @@ class SequenceRows:
         """Record the state in an event's rows; raise `Malformed` for an invalid row."""
         for _, after in self._decoder.changes(type_, body):
             if after is not None:
-                row = dict(zip(_COLUMNS, after, strict=True))
-                self._sequences.note(
-                    self._name,
-                    Numbers(
-                        int(row["next_not_cached_value"]),
-                        int(row["minimum_value"]),
-                        int(row["maximum_value"]),
-                        int(row["increment"]),
-                        int(row["cache_size"]),
-                        bool(row["cycle_option"]),
-                    ),
-                )
+                number, lowest, highest, _, increment, cache, cycles, _ = map(int, after)
+                numbers = Numbers(number, lowest, highest, increment, cache, bool(cycles))
+                self._sequences.note(self._name, numbers)
 
 
 _BINARY = 63

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence, Set
-from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -283,14 +282,18 @@ def is_routine(text: str, dialect: Dialect | None = None) -> bool:
     A comment for other servers than `dialect` was not executed.
     """
     if dialect is not None:
-        text = _VERSIONED.sub(partial(_run_by, dialect), text, count=_HEAD_TOKENS)
+
+        def kept(comment: re.Match[str]) -> str:
+            version = int(comment[2] or 0)
+            return (
+                comment[0]
+                if dialect.runs(is_for_mariadb=bool(comment[1]), version=version)
+                else " "
+            )
+
+        text = _VERSIONED.sub(kept, text, count=_HEAD_TOKENS)
     head = list(islice(_tokens(text), _HEAD_TOKENS))
     return bool(head) and head[0][1] in ("CREATE", "ALTER") and _kind(head)[0] in _ROUTINES
-
-
-def _run_by(dialect: Dialect, comment: re.Match[str]) -> str:
-    runs = dialect.runs(is_for_mariadb=bool(comment[1]), version=int(comment[2] or 0))
-    return comment[0] if runs else " "
 
 
 def skip_reason(text: str) -> str | None:

@@ -55,12 +55,13 @@ class Names:
     leaves_rows_out: bool = False
     """Whether the settings skip rows by their values or by kinds of change."""
 
-    def is_compared(self, name: Name) -> bool:
-        is_copy = self.online is not None and self.online.is_copy(name[1])
-        return self.rules.is_replicated(*name) and not is_copy
-
     def targets(self, tables: Iterable[Name]) -> dict[Name, Name]:
-        return {name: self.rules.target(*name) for name in tables if self.is_compared(name)}
+        online, rules = self.online, self.rules
+        return {
+            name: rules.target(*name)
+            for name in tables
+            if rules.is_replicated(*name) and not (online is not None and online.is_copy(name[1]))
+        }
 
     def merged(self, targets: dict[Name, Name]) -> set[Name]:
         count = Counter(targets.values())

@@ -32,7 +32,6 @@ from pumpclient.mysql.translate.statement_objects import RowsChanged
 from pumpclient.mysql.translate.statement_text import built_into, dialect_of
 from pumpclient.mysql.translate.transcode import Transcoder
 from pumpclient.rows import Table
-from pumpclient.schema import Schemas
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,6 @@ class Tables:
     def __init__(
         self,
         client: PumpClient,
-        schemas: Schemas,
         rules: Rules,
         address: ServerAddress,
         online: OnlineDdl | None,
@@ -79,7 +77,6 @@ class Tables:
         self._only = only
         self._on_history = on_history
         self._client = client
-        self._schemas = schemas
         self._rules = rules
         self._address = address
         self._online = online
@@ -91,7 +88,7 @@ class Tables:
 
     def reserve_numbers(self) -> None:
         for (schema, name), sql in self.sequences.take():
-            found = self._schemas.catalog().table(schema, name)
+            found = self._client.session.schemas.catalog().table(schema, name)
             if found is not None and found.is_sequence:
                 self._client.execute_ddl(sql)
 
@@ -110,12 +107,12 @@ class Tables:
             if sources:
                 self.check_merged()
             sources.add((schema, name))
-        if self._schemas.catalog().table(*target) is None:
+        if self._client.session.schemas.catalog().table(*target) is None:
             self.define(schema, name)
-        known = self._schemas.catalog().table(*target)
+        known = self._client.session.schemas.catalog().table(*target)
         if known is not None and known.is_sequence:
             return SequenceRows(table_map, target, self.sequences)
-        table = self._schemas.table(*target)
+        table = self._client.session.schemas.table(*target)
         policy = self._rules.of_rows(schema, replace(table.info, name=name))
         if policy.takes_nothing:
             return None
@@ -152,7 +149,7 @@ class Tables:
 
         An empty `name` is the database; the answer is empty where no such name exists.
         """
-        catalog = self._schemas.catalog()
+        catalog = self._client.session.schemas.catalog()
         found = catalog.schema(schema)
         if found is None:
             return ""
@@ -178,7 +175,7 @@ class Tables:
     def define(self, schema: str, name: str) -> None:
         with self._address.session() as connection:
             define_table(self._client, connection, (schema, name), self._rules.target)
-        self._schemas.catch_up()
+        self._client.session.schemas.catch_up()
 
     def side_effects(self, changed: RowsChanged) -> str:
         """Name a trigger or stored function by which these changes may change other tables."""
@@ -199,7 +196,7 @@ class Tables:
 
     def define_all(self, connection: Connection) -> int:
         """Create all replicated tables that the cluster lacks; return how many were created."""
-        catalog = self._schemas.catalog()
+        catalog = self._client.session.schemas.catalog()
         count = 0
         for schema, name in (*server_sequences(connection), *server_tables(connection)):
             if not self._rules.is_replicated(schema, name) or self._is_online_ddl(name):
@@ -211,7 +208,7 @@ class Tables:
                     # Its first rows retry this, and then an override can answer for this table.
                     log.warning("%s.%s cannot be defined yet: %s", schema, name, error)
                     continue
-                catalog = self._schemas.catalog()
+                catalog = self._client.session.schemas.catalog()
                 count += 1
         return count
 

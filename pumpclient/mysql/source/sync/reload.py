@@ -284,7 +284,7 @@ class Reload:
         with closing(Journal(folder / f"{stem}.journal")) as journal:
             settle(client.session, journal)
             tables = Tables(
-                client, client.session.schemas, here.rules, here.address, None,
+                client, here.rules, here.address, None,
                 merges=here.config.shard_mode == OPTIMISTIC, only=self.names,
             )  # fmt: skip
             context = SyncContext(

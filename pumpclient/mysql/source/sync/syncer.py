@@ -58,7 +58,7 @@ from pumpclient.mysql.relay.reader import Chunk, RelayReader
 from pumpclient.mysql.rows.table_map import Name, TableMap
 from pumpclient.mysql.source.ddl.execution import place_of
 from pumpclient.mysql.source.ddl.table_mapping import Routed
-from pumpclient.mysql.source.state.checkpoint import Checkpoint
+from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
 from pumpclient.mysql.source.state.overrides import forget_overrides
 from pumpclient.mysql.source.state.skipped import SkippedTables, Verdict
 from pumpclient.mysql.source.sync.context import SyncContext
@@ -441,7 +441,8 @@ class Syncer:
 
         It is stored before any of its transactions is committed, so that its epoch stays the same.
         """
-        self._catch_up.check_over()
+        if self._catch_up.is_active:
+            raise changed_within_load()
         self._reload_again([each.name for each in self._left_out.tables])
         self._barrier()
         server = self._reader.server()

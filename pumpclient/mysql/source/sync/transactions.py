@@ -28,7 +28,7 @@ from pumpclient.mysql.load.state import LoadState
 from pumpclient.mysql.protocol.server import RELOAD_ALL
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.source.state.checkpoint import Checkpoint, changed_within_load
+from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.translate.ddl_pieces import Translation
 from pumpclient.options import Options
 from pumpclient.rows import Table
@@ -148,11 +148,6 @@ class CatchUp:
             self.is_active = False
             log.info("the binlog has passed the load: the tables are of one moment from here on")
         return was_active
-
-    def check_over(self) -> None:
-        """Raise `NeedsOperator` if another history starts before the load was passed."""
-        if self.is_active:
-            raise changed_within_load()
 
 
 def _floor(place: Location) -> tuple[int, int]:

@@ -294,7 +294,7 @@ def tables_of(
     made = SimpleNamespace(session=nullcontext)
     monkeypatch.setattr(table_mapping, "server_tables", lambda _: server)
     rules = Rules(FilterConfig(routes=(RouteRule(**route),)))  # type: ignore[arg-type]
-    return Tables(Any, Any, rules, made, None)  # type: ignore[arg-type]
+    return Tables(Any, rules, made, None)  # type: ignore[arg-type]
 
 
 def test_tables_that_a_route_makes_one_by_accident_or_in_other_letters_are_refused(
