@@ -189,7 +189,6 @@ def _fastest(work: Callable[[], int], count: int) -> float:
 
 
 def measure_mysql(home: Path) -> Iterator[Figure]:
-    """Yield rows/s of both files."""
     options = "--log-bin=mysql-bin", "--server-id=1", "--binlog-format=ROW"
     server = MariadbServer(
         home, options=(*options, "--binlog-row-metadata=FULL", "--sync-binlog=0")

@@ -83,7 +83,6 @@ def _sums(server: MariadbServer) -> list[object]:
 
 
 def measure(home: Path) -> Iterator[Figure]:
-    """Yield the rates to the Pump and to the second server."""
     source = BinlogServer(home / "source")
     with running(source), Cluster(home, pumps=1, sink="mysql") as cluster:
         yield from _measure(source, cluster, home)

@@ -59,7 +59,6 @@ class Spent:
 
     @property
     def cpu_us(self) -> dict[str, float]:
-        """CPU microseconds per transaction, and the sum of them."""
         found = {part: s / self.transactions * 1e6 for part, s in self.cpu_s.items()}
         return {part: round(us, 1) for part, us in {**found, "all": sum(found.values())}.items()}
 
@@ -100,7 +99,6 @@ class Sides(SysbenchSides):
     """The servers and the cluster, as long as they run."""
 
     def __init__(self, home: Path, upstream: MariadbServer, cluster: Cluster) -> None:
-        """Make the tables on both servers, and let Spark start."""
         assert cluster.mariadb is not None
         self._home = home
         self.upstream, self.cluster = upstream, cluster
@@ -163,7 +161,6 @@ class Sides(SysbenchSides):
 
     @contextmanager
     def source(self, start: Place) -> Iterator[MysqlSource]:
-        """Run a source that begins at a place."""
         place = f"{start[0]}:{start[1]}"
         source = MysqlSource(
             self._home / "source", self.cluster.etcd.url, self.upstream,
@@ -214,7 +211,6 @@ class Cpu:
         return {**{part: process_s(pid) for part, pid in self._pids.items()}, **self._others()}
 
     def spent_s(self) -> dict[str, float]:
-        """Return what was used since then."""
         return {part: now - self._before[part] for part, now in self._now().items()}
 
 

@@ -59,7 +59,6 @@ _SMALL_TABLE = "CREATE TABLE {} (id BIGINT NOT NULL, a INT, b VARCHAR(200), PRIM
 
 
 def measure(name: str, home: Path) -> Iterator[Figure]:
-    """Yield the rows/s of one format."""
     sink = f"kafka?prefix={PREFIX}&format={FORMATS[name]}"
     with Cluster(home, pumps=1, sink=sink, with_drainer=False) as cluster:
         assert cluster.kafka is not None
@@ -263,7 +262,6 @@ class RowReader:
     """Reads the table's topic, and notes when it has what."""
 
     def __init__(self, address: str) -> None:
-        """Read from the beginning."""
         self._consumer = _consumer(address, _TOPIC)
         self._seen: list[tuple[int, float]] = []
 

@@ -242,7 +242,6 @@ class Steady(Repeated):
 
 
 def measure_refill(home: Path) -> Iterator[Figure]:
-    """Yield both, of one log."""
     with (
         Cluster(home, pumps=4, copies=2, with_drainer=False) as cluster,
         closing(etcd.connect(cluster.etcd.url)) as connection,

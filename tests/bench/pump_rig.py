@@ -57,7 +57,6 @@ class Measured:
         return self.transactions / self.seconds
 
     def detail(self, value_bytes: int) -> dict[str, float]:
-        """Return the figures beside the rate."""
         return {
             "mb_per_s": round(self.rate * value_bytes / 1e6, 1),
             "p50_ms": round(self.p50_ms, 2),
@@ -95,7 +94,6 @@ class Rig:
         self._cluster.__exit__(kind, error, trace)
 
     def details(self) -> dict[str, str]:
-        """Return what the Pump says about itself."""
         return dict(self._status().details)
 
     def _status(self) -> penstock_pb2.StatusReply:
@@ -203,13 +201,11 @@ class Clock:
         self._value = os.urandom(value_bytes)
 
     def prewrite(self) -> tuple[int, bytes]:
-        """Return the start_ts of a new transaction and its Prewrite."""
         start_ts = next(self._ts)
         binlog = _Binlog(tp=_PREWRITE, start_ts=start_ts, commit_ts=0, prewrite_value=self._value)
         return start_ts, binlog.SerializeToString()
 
     def commit(self, start_ts: int) -> bytes:
-        """Return the Commit of a transaction, at the next timestamp."""
         binlog = _Binlog(tp=_COMMIT, start_ts=start_ts, commit_ts=next(self._ts))
         return binlog.SerializeToString()
 

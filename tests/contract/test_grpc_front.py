@@ -244,7 +244,6 @@ class Raw:
 def limited(
     fast: Fast, context: Callable[[], ssl.SSLContext] | None = None, **limits: Any
 ) -> Iterator[tuple[ServedMethods, tuple[str, int]]]:
-    """Serve with other limits than a Pump has."""
     with served("http2", fast.methods()) as server:
         front = GrpcFront(ServerLimits(**limits))
         handlers = grpc.method_handlers_generic_handler("test.Service", fast.methods())

@@ -22,7 +22,6 @@ Made = Callable[[list[DdlJob]], JobSource]
 
 @pytest.fixture(params=["etcd", "tidb", "tidb before 6.3"])
 def source_of(request: Any, etcd: Any) -> Iterator[Made]:
-    """Make a source that has these jobs."""
     if request.param == "etcd":
 
         def recorded(jobs: list[DdlJob]) -> JobSource:

@@ -90,7 +90,6 @@ CASES = [
 
 
 def refused(node: str, path: Path) -> str:
-    """Return what is reported about a file of settings."""
     try:
         config: Any = read_settings(
             NODES[node], ["--config", str(path)], prog=node, env_prefix="X", env={}

@@ -134,7 +134,6 @@ MISTAKES: dict[str, tuple[str, Sequence[str], str]] = {
 
 @pytest.fixture
 def here(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Run a program's main within this process, which is faster."""
     before = signal.getsignal(signal.SIGHUP)
 
     def run_here(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -34,7 +34,6 @@ class Machine:
         self.add("id", f"echo {user_id}")
 
     def add(self, name: str, script: str = "exit 0") -> None:
-        """Put a program there."""
         path = self.bin / name
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
@@ -44,7 +43,6 @@ class Machine:
         self.add("apt-get", f'echo "$@" >> {self.installed}')
 
     def asks(self, *wanted: str) -> subprocess.CompletedProcess[str]:
-        """Run the script."""
         return subprocess.run(
             [str(SCRIPT), *wanted],
             env={"PATH": str(self.bin)},

@@ -90,7 +90,6 @@ def page() -> str:
 
 
 def programs() -> Iterator[str]:
-    """Yield the table of programs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pythons = [each.rpartition(" ")[2] for each in project["classifiers"] if "3." in each]
     low, high = re.findall(r"3\.(\d+)", project["requires-python"])
@@ -120,7 +119,6 @@ def programs() -> Iterator[str]:
 
 
 def servers() -> Iterator[str]:
-    """Yield the table of databases."""
     yield "| | upstream | downstream |"
     yield "|---|---|---|"
     assert set(KINDS) == set(SERVERS)
@@ -133,7 +131,6 @@ def servers() -> Iterator[str]:
 
 
 def readers() -> Iterator[str]:
-    """Yield the table of those who read outputs."""
     pins = pinned()
     spark = f"Spark {jar('delta-spark', 'spark-sql_2.13')} with delta-spark"
     rows = (
@@ -151,12 +148,10 @@ def readers() -> Iterator[str]:
 
 
 def pinned() -> dict[str, str]:
-    """Return the versions of Python's packages."""
     return dict(re.findall(r"^([\w-]+)==(\S+)$", text("deploy/constraints.txt"), re.MULTILINE))
 
 
 def jar(program: str, name: str) -> str:
-    """Return the version of one of a program's jars."""
     (version,) = re.findall(rf"/{re.escape(name)}/([^/]+)/", text(f"deploy/{program}/jars.txt"))
     return str(version)
 
@@ -184,7 +179,6 @@ def histories() -> dict[str, list[ast.Statement]]:
 
 
 def ddl() -> Iterator[str]:
-    """Yield the table of statements, and of what ALTER TABLE does."""
     counts = {server: Counter(names_in(found)) for server, found in histories().items()}
     yield f"| statement | {' | '.join(counts)} |"
     yield f"|---{'|---' * len(counts)}|"
@@ -194,7 +188,6 @@ def ddl() -> Iterator[str]:
 
 
 def names_in(found: list[ast.Statement]) -> Iterator[str]:
-    """Yield the names of statements and of their operations."""
     for statement in found:
         if isinstance(statement, ast.DropTables):
             yield f"DROP {statement.kind.upper()}"
@@ -213,7 +206,6 @@ def in_order(name: str) -> tuple[bool, str]:
 
 
 def types() -> Iterator[str]:
-    """Yield the table of column types."""
     schema = {column.type.name for column in columns()}
     decoded = {base(kind[0]) for kind in DECODED}
     written = {base(kind) for kind, _ in WRITTEN.values()}

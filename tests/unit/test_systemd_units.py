@@ -15,7 +15,6 @@ PROGRAMS = Path(sys.executable).parent
 
 @pytest.fixture(params=UNITS, ids=lambda unit: unit.name)
 def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy that starts what is installed here."""
     unit: Path = request.param
     text = unit.read_text()
     assert text.count("/opt/penstock/bin/") == 1

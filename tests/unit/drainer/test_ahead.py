@@ -56,7 +56,6 @@ class Tidb:
 
 class Shop(TidbShop):
     def comes(self, ddl: TidbDdl) -> None:
-        """Bring the binlog of a DDL, now."""
         ts = self.history.now()
         ddl.fields["binlog"]["FinishedTS"] = ts + 3
         self.binlogs.append((ts, ddl.binlog(commit_ts=ts)))

@@ -30,7 +30,6 @@ class Site:
             self.ddl(sql)
 
     def ddl(self, sql: str, verb: str | None = None, instead: str | None = None) -> list[Tracked]:
-        """Run a DDL upstream and track what it comes to."""
         return self._track(verb, instead, self._session.run(sql))
 
     def _track(self, verb: str | None, sql: str | None, jobs: list[DdlJob]) -> list[Tracked]:

@@ -163,7 +163,6 @@ def test_a_task_that_fetches_from_three_pumps_makes_the_sql_that_the_driver_s_wa
 
 
 def resident(where: tuple[str, int], token: str, number: int) -> None:
-    """Be a task in a process of its own."""
     task = Fetcher(FetchSettings(filters=FilterConfig()))
     serve(where, token, number, task.answer, task.keep)
 

@@ -48,7 +48,6 @@ OTHERS: dict[str, tuple[Any, Any]] = {
 
 
 def block_of(table: TableInfo, kinds: list[MutationType], rows: list[bytes]) -> list[Block]:
-    """Return the blocks that a task makes of a table's changes."""
     held = TableRows("kinds", table, bytes(kinds), pa.array(rows, pa.binary()))
     made = [
         Statements.decode(answer(unit.encode())) for unit in plan_units(Batch(1, [held]), 1, ARROW)

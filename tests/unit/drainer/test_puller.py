@@ -51,7 +51,6 @@ class FakePump:
         self.hold(*self._commit_ts, *commit_ts)
 
     def hold(self, *commit_ts: int) -> None:
-        """Have these binlogs from now on."""
         self._commit_ts = list(commit_ts)
         self._changed.set()
         self._changed = asyncio.Event()

@@ -108,7 +108,6 @@ def reader_at(start: Reached) -> AsyncReader:
 def read(
     bank: Bank, folder: Path, *, start: Reached = BEGIN, seed: int = 0, large_bytes: int = 1 << 20
 ) -> Iterator[Committed]:
-    """Yield what a reader gets, in portions."""
     decoder, reader = decoder_of(bank, start), reader_at(start)
     with asyncio.Runner() as runner:
         spool = Spool(folder / "spool", bytes_max=large_bytes)

@@ -42,7 +42,6 @@ def of(version: int, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def ports(etcd: Any) -> Iterator[Any]:
-    """Make status ports."""
     with ExitStack() as stack:
 
         def make(jobs: list[dict[str, Any]], knows: str = "pages", **more: Any) -> StatusPort:

@@ -40,7 +40,6 @@ def table_of(sql: str) -> tuple[TableInfo, list[SchemaChange]]:
 
 
 def message(form: str, table: TableInfo, before: Any, after: Any) -> Any:
-    """Return the one message with a row of a transaction."""
     encoder = stream_encoder_of(
         encoding_of(sink_target(KafkaTarget, f"kafka://h/?prefix=p&format={form}"), 7)
     )
@@ -237,7 +236,6 @@ def in_canal(name: str, value: Any) -> Any:
 
 
 def in_maxwell(name: str, value: Any) -> Any:
-    """Return what Maxwell JSON has."""
     if name == "c39":
         return value.split(",") if value else []
     if name == "c40":

@@ -22,7 +22,6 @@ class DdlSession:
 
     @staticmethod
     def planned(sql: str, schema: str | None, catalog: Catalog, ids: Iterator[int]) -> list[DdlJob]:
-        """Plan against any catalog."""
         return plan_ddl(sql, schema, catalog, lambda: next(ids))
 
     def run(self, *statements: str) -> list[DdlJob]:
@@ -41,7 +40,6 @@ class DdlSession:
 
 
 def check_invariants(catalog: Catalog) -> None:
-    """What everyone may rely on in any table of any catalog."""
     seen: set[int] = set()
     for schema, table in catalog.tables():
         assert catalog.table(schema, table.name) == table

@@ -158,7 +158,6 @@ def plain(value: object) -> object:
 
 
 def digits_of(value: object, path: tuple[str | int, ...] = ()) -> set[jsonb.Typed]:
-    """Return the decimals of a document."""
     if isinstance(value, Decimal):
         return {jsonb.Typed(path, jsonb.DECIMAL, format(value if value else abs(value), "f"))}
     if not isinstance(value, (dict, list)):

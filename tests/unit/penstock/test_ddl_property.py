@@ -68,7 +68,6 @@ def essence(table: TableInfo) -> object:
 
 
 def definition(table: TableInfo) -> str:
-    """CREATE TABLE with everything said outright."""
     parts = [f"{quoted(c.name)} {type_text(c)}{rest(c)}" for c in table.columns]
     indexes = list(table.indexes)
     primary = table.primary_key

@@ -31,7 +31,6 @@ def names(value: Any, schema: str) -> list[tuple[str, str]]:
 
 
 def shape(value: Any) -> Any:
-    """What a statement says, apart from names and places."""
     if isinstance(value, TableRef):
         return "a table"
     if isinstance(value, Value) and value.kind is ValueKind.EXPRESSION:

@@ -80,7 +80,6 @@ def connected(limits: ClientLimits | None = None, settings: bytes = READY) -> Cl
 
 
 def sent(connection: ClientConnection) -> list[Frame]:
-    """Return what the connection sends now, in frames."""
     data = b"".join(bytes(piece) for piece in connection.take())
     data = data.removeprefix(frames.PREFACE)
     found = []

@@ -59,7 +59,6 @@ def bytes_of(files: MemoryFiles) -> dict[str, bytes]:
 
 
 def opened(files: MemoryFiles) -> Segments | Corrupt:
-    """Open the log and read all of it."""
     try:
         segments = Segments.open(FOLDER, files=files, segment_bytes_max=600)
         for _ in segments.scan():

@@ -48,7 +48,6 @@ class Clock:
 
 
 def take(allocator: Allocator, count: int = 1) -> int:
-    """Take timestamps, with a window that is always saved in time."""
     last_ts = allocator.take(count)
     if last_ts is None:
         allocator.limit_ms = allocator.wanted_limit_ms()

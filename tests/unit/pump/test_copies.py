@@ -72,7 +72,6 @@ def upstream(groups: int = 3) -> Upstream:
 
 
 async def shipped(copies: Replicas, up: Upstream, name: Name = NAME, *, first: int = 0) -> None:
-    """Send a whole log, from a segment on."""
     standing = await copies.follow(name, Ask(up.epoch), b"")
     assert isinstance(standing, ReplicaState)
     chain = up.chain()

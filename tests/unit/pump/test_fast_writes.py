@@ -49,7 +49,6 @@ class Answers:
         return "ipv4:127.0.0.1:4000"
 
     async def all_of(self, service: FastWrites, *requests: bytes) -> list[Answer]:
-        """Return the answers to calls that come in together."""
         first = len(self.by_stream) + 1
         stream_ids = range(first, first + len(requests))
         for stream_id, data in zip(stream_ids, requests, strict=True):

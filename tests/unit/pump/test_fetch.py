@@ -26,7 +26,6 @@ async def metadata_of(pump: Pump) -> Any:
 
 
 async def fetched(pump: Pump, *commit_ts: int, cluster_id: int = CLUSTER) -> list[Any]:
-    """Return all messages of a fetch."""
     request = penstock_pb2.FetchRequest(cluster_id=cluster_id, commit_ts=commit_ts)
     stream = pump.batches.fetch(request.SerializeToString(), Call())
     return [penstock_pb2.PullBatch.FromString(data) async for data in stream]

@@ -132,7 +132,6 @@ NONE_MISSING = Unseen([], [])
 
 
 def compared(entries: LogEntries, own: Chain, seen: Seen, missing: Unseen) -> list[str]:
-    """Return what was withdrawn."""
     withdrawn: list[str] = []
     refuse_other_history(
         *(entries, "pump-1", OWN, own, [seen], missing),

@@ -75,7 +75,6 @@ class Rig:
         await until(lambda: self.logs.looks > looks + 3)
 
     async def drain(self, within_s: float = ENOUGH_S) -> float:
-        """Return how long it took."""
         began_s = time.monotonic()
         await self.draining.drain(within_s)
         return time.monotonic() - began_s

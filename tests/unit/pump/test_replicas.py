@@ -137,7 +137,6 @@ def test_a_listed_copy_with_nothing_of_this_log_joins_again() -> None:
 
 
 def whole_copies(*replicas: Copy, copies: int = 2) -> Primary:
-    """Return a primary whose replicas have all of its log."""
     found = Primary(A, Chain(OLD), (replace(entry(*replicas), copies=copies, copies_min=1), 7))
     found.start()
     for copy in replicas:

@@ -68,7 +68,6 @@ class Rig:
         return found[0]
 
     def take_over(self) -> None:
-        """Another disk becomes the primary."""
         found = self.entries.read("pump-1")
         assert found is not None
         assert self.entries.swap("pump-1", found[1], found[0].claimed(OTHER)) is not None

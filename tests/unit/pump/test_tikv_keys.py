@@ -12,7 +12,6 @@ KEYS = st.binary(max_size=40)
 
 
 def decoded(encoded: bytes) -> tuple[bytes, bytes]:
-    """Return the key at the beginning, and what follows it."""
     key = b""
     while True:
         group, mark, encoded = encoded[:8], encoded[8], encoded[9:]

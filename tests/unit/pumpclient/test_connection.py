@@ -30,7 +30,6 @@ def _closed() -> Iterator[None]:
 
 
 def make_pump(*args: Any, **settings: Any) -> ScriptedPump:
-    """Return a Pump that is stopped at the end of the test."""
     _pumps.append(ScriptedPump(*args, **settings))
     return _pumps[-1]
 

@@ -92,7 +92,6 @@ def _closed() -> Iterator[None]:
 
 
 def cluster_of(**settings: Any) -> Cluster:
-    """Return a cluster that is closed at the end of the test."""
     _clusters.append(Cluster(**settings))
     return _clusters[-1]
 

@@ -47,7 +47,6 @@ class SentBatches:
 
 
 def connected(queue: WriteQueue) -> SentBatches:
-    """Return a connection to which the queue sends."""
     sent = SentBatches(queue)
     queue.begin(sent.in_flight)
     return sent

@@ -38,7 +38,6 @@ def node(name: str, state: NodeState = NodeState.ONLINE, *, heard_s: float = 1.0
 
 
 def pump_facts(**more: Any) -> dict[str, Any]:
-    """Return what a Pump says that is well."""
     return {
         "etcd": "reachable",
         "leads_oracle": True,
@@ -97,11 +96,9 @@ def cluster(
 
 
 def seen(observation: Observation, chronicle: Chronicle | None = None) -> ClusterState:
-    """Return what it means."""
     return state_of(observation, chronicle or Chronicle(0.0), 10.0)
 
 
 def source_answer(**more: Any) -> Mapping[Named, Answer]:
-    """Return what a source says that syncs."""
     facts = {"state": "syncing", "seconds_behind": 0.5, "gtids": "0-1-100", **more}
     return {(SOURCE, "db-1"): Answer(facts=facts)}

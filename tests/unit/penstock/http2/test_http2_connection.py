@@ -35,7 +35,6 @@ def call(client: Http2Client, stream_id: int, message: bytes = b"m", path: str =
 
 
 def session(client: Http2Client) -> bytes:
-    """Return a session with something of everything."""
     parts = [frames.PREFACE, frames.settings({frames.INITIAL_WINDOW_SIZE: 70_000})]
     parts.append(frames.frame(frames.SETTINGS, ACK, 0))
     for stream_id in range(1, 20, 2):
