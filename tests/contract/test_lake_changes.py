@@ -20,6 +20,7 @@ from penstock.ts import compose
 from tests.contract.test_lake_sink import Crash, crash_at
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.opened_sinks import open_event_sink
+from tests.kit.wait import present
 from tests.kit.workloads.sink_stream import Change, ChangeStream, Transactions, inserts
 
 CLUSTER = 7
@@ -171,8 +172,7 @@ def test_what_a_crash_left_is_completed_and_nothing_is_there_twice(
     if is_larger:
         transactions[1002] = {"t": [((1, "b"), None)], "u": inserts((2, "y"))}
     last = max(transactions)
-    stored = following.load_checkpoint()
-    assert stored is not None
+    stored = present(following.load_checkpoint())
     if stored.commit_ts < 1001 or is_larger:
         following.put(log.messages(following, log.batch(transactions)), Checkpoint(last, 1))
     changes = [("insert", "a"), ("update_preimage", "a"), ("update_postimage", "b")]
@@ -325,8 +325,7 @@ def test_every_ddl_may_be_run_again_when_a_crash_left_it_in_doubt(log: Log) -> N
     for sql in ALL_DDL:
         for change in log.changes(sql):
             before = log.open()  # It has no look at the catalog, which is beyond the DDL.
-            last = before.load_checkpoint()
-            assert last is not None
+            last = present(before.load_checkpoint())
             point = log.point()
             before.run_ddl(change, point, maybe_done=False)
             before.save_checkpoint(last)

@@ -21,6 +21,7 @@ from drainer.sinks.protocol import TableSink
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.opened_sinks import open_lake_sink
+from tests.kit.wait import present
 from tests.kit.workloads.sink_stream import Change, LakeStream, Row, inserts
 
 SCHEME = "delta"
@@ -131,8 +132,7 @@ def test_a_batch_that_is_refused_leaves_the_state_that_was_promised(lake: Lake) 
     (lake.folder / "shop/u").rename(lake.folder / "elsewhere")
     with pytest.raises(NeedsOperator, match="no Delta table in"):
         lake.put(sink, t=inserts((2, "b")), u=inserts((1, "x")))
-    found = lake.open().load_checkpoint()
-    assert found is not None
+    found = present(lake.open().load_checkpoint())
     assert (found.commit_ts, found.applying_ts) == (first.commit_ts, first.commit_ts + 1)
     assert max(lake.states()) == first.commit_ts
     assert lake.rows_at(first.commit_ts) == [(1, "a")]
@@ -297,8 +297,7 @@ def test_every_ddl_may_be_run_again_when_a_crash_left_it_in_doubt(lake: Lake) ->
     for sql in ALL_DDL:
         for change in lake.changes(sql):
             before = lake.open()
-            last = before.load_checkpoint()
-            assert last is not None
+            last = present(before.load_checkpoint())
             point = lake.point()
             before.run_ddl(change, point, maybe_done=False)
             before.save_checkpoint(last)
@@ -455,8 +454,7 @@ def test_a_table_without_a_key_that_is_ahead_of_the_checkpoint_gets_no_row_twice
         shutil.rmtree(lake.folder / "_penstock")
         backup.rename(lake.folder / "_penstock")
     following, more = lake.open(), inserts((2, "h"), (3, "i"))
-    found = following.load_checkpoint()
-    assert found is not None
+    found = present(following.load_checkpoint())
     assert found.commit_ts == at.commit_ts
     with pytest.raises(NeedsOperator, match=f"has changes up to {at.commit_ts + 1}, .*twice"):
         lake.put(following, t=inserts((2, "b"), (3, "c")), heap=more)

@@ -9,7 +9,7 @@ from penstock.cluster.etcd import connect
 from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
 from penstock.errors import Malformed, Retryable
 from tests.kit.fakes.etcd import MemoryEtcd
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 A, B = Copy("pump-a", "disk-a"), Copy("pump-b", "disk-b")
 FIRST = LogEntry(epoch=1, primary=A)
@@ -27,21 +27,18 @@ def test_a_log_with_one_copy_has_no_entry(entries: LogEntries) -> None:
 
 
 def test_an_entry_reads_back_with_the_revision_of_its_swap(entries: LogEntries) -> None:
-    made = entries.swap("pump-a", 0, FIRST)
-    assert made is not None
+    made = present(entries.swap("pump-a", 0, FIRST))
     assert entries.read("pump-a") == (FIRST, made)
     assert entries.swap("pump-b", 0, FIRST.claimed(B)) is not None
     assert entries.read("pump-a") == (FIRST, made)
-    changed = entries.swap("pump-a", made, FIRST.joined(B))
-    assert changed is not None
+    changed = present(entries.swap("pump-a", made, FIRST.joined(B)))
     assert changed > made
     assert entries.read("pump-a") == (FIRST.joined(B), changed)
 
 
 def test_a_swap_from_another_revision_changes_nothing(entries: LogEntries) -> None:
     assert entries.swap("pump-a", 1, FIRST) is None
-    made = entries.swap("pump-a", 0, FIRST)
-    assert made is not None
+    made = present(entries.swap("pump-a", 0, FIRST))
     assert entries.swap("pump-a", 0, FIRST.joined(B)) is None
     second = entries.swap("pump-a", made, FIRST.joined(B))
     assert entries.swap("pump-a", made, FIRST) is None

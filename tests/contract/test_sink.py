@@ -17,6 +17,7 @@ from drainer.sinks.protocol import SqlSink
 from drainer.task.sql.table_sql import quote, table_name
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
+from tests.kit.wait import present
 from tests.kit.workloads.sink_stream import SinkStream
 
 CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
@@ -198,14 +199,12 @@ def test_a_refused_ddl_moves_nothing_and_says_why(shop: Shop) -> None:
     downstream, sink = shop
     (change,) = downstream.changes("CREATE TABLE u (id INT PRIMARY KEY)")
     sink.run_ddl(change, downstream.point(), maybe_done=False)
-    last = downstream.open().load_checkpoint()
-    assert last is not None
+    last = present(downstream.open().load_checkpoint())
     sink.load_checkpoint()
     point = downstream.point()
     # What stands in its way is not taken for its own work, at the next start neither.
     for each in (sink, downstream.open()):
-        stored = each.load_checkpoint()
-        assert stored is not None
+        stored = present(each.load_checkpoint())
         assert stored.commit_ts == last.commit_ts
         maybe_done = stored.ddl_intent_ts == point.commit_ts
         with pytest.raises(NeedsOperator):
@@ -241,8 +240,7 @@ def test_every_ddl_may_be_run_again_when_a_crash_left_it_in_doubt(downstream: Do
     for sql in ALL_DDL:
         for change in downstream.changes(sql):
             before = downstream.open()
-            last = before.load_checkpoint()
-            assert last is not None
+            last = present(before.load_checkpoint())
             point = downstream.point()
             before.run_ddl(change, point, maybe_done=False)
             if downstream.dialect == "sqlite":

@@ -17,7 +17,7 @@ from tests.kit.crash.disks import Volume, small_disk
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 from tests.kit.workloads.judged_stream import judged_stream
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -199,8 +199,7 @@ def test_copies_that_must_be_apart_wait_for_a_pump_in_another_zone(nodes: Nodes)
         pump.wait_for(r"pump \S+ is online at")
     entries = LogEntries(nodes.etcd)
     for pump in near:
-        found = entries.read(pump.node_id)
-        assert found is not None
+        found = present(entries.read(pump.node_id))
         assert [copy.pump for copy in found[0].replicas] == [far.node_id]
 
 

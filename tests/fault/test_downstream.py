@@ -20,7 +20,7 @@ from drainer.sinks.protocol import Refused
 from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 from tests.kit.workloads.bank import Bank
 from tests.kit.workloads.bank_reader import check, of_mariadb, reading_all_the_time
 
@@ -275,8 +275,7 @@ def test_merge_writes_whole_rows_so_what_it_touches_is_whole_again(
     sink_server.query("DELETE FROM bank.account WHERE id IN (1, 2, 3)")
     sink_server.query("UPDATE bank.account SET balance = 5, owner = NULL WHERE id IN (4, 5)")
     run(bank, way)
-    found = of_mariadb(sink_server)()
-    assert found is not None
+    found = present(of_mariadb(sink_server)())
     assert found[1].accounts == bank.state_at(bank.last_ts).accounts
 
 
@@ -306,6 +305,5 @@ def test_a_conflicting_row_that_holds_a_unique_value_stops_merge_which_names_bot
 
 
 def _checkpoint_ts(server: SqlServer) -> int:
-    found = of_mariadb(server)()
-    assert found is not None
+    found = present(of_mariadb(server)())
     return found[0]

@@ -22,7 +22,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from penstock_local.etcd import EtcdCluster, EtcdServer
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.wait import answered, eventually
+from tests.kit.wait import answered, eventually, present
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -164,15 +164,13 @@ def test_an_etcd_that_takes_two_seconds_holds_up_no_writes_and_a_heartbeat_says_
         pump.wait_for(
             r"WARNING .* etcd took \d\.\d s for a heartbeat, writes and pulls do not wait"
         )
-        listed = Registry(etcd).get(NodeKind.PUMP, pump.node_id)
-        assert listed is not None
+        listed = present(Registry(etcd).get(NodeKind.PUMP, pump.node_id))
         assert listed.state is NodeState.ONLINE
         proxy.delay_s = 0.0
         # The oracle cannot hold its lease of 2 s that way, but takes it again.
         later_ts = answered(oracle.get_ts, 90)
         assert later_ts > commits[-1]
-        status = answered(lambda: Registry(etcd).get(NodeKind.PUMP, pump.node_id), 90)
-        assert status is not None
+        status = present(answered(lambda: Registry(etcd).get(NodeKind.PUMP, pump.node_id), 90))
         assert seems_live(status, later_ts, 60)
         oracle.close()
         load.close()

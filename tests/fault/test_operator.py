@@ -35,7 +35,7 @@ from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 pytestmark = pytest.mark.fault
 
@@ -340,8 +340,7 @@ class RealNodes:
             code = run_command("penstock drainer ddl", lambda: ddl_command.main([*argv, *flags_]))
             act = f"penstock drainer ddl {' '.join(argv)} -> {code}"
         elif act == "edit":
-            found = self.registry.get(NodeKind.PUMP, pump.node_id)
-            assert found is not None
+            found = present(self.registry.get(NodeKind.PUMP, pump.node_id))
             state = chance.choice(STATES)
             self.registry.put(NodeKind.PUMP, replace(found, state=state))
             act = f"edit {pump.node_id} {state}"

@@ -21,7 +21,7 @@ from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
@@ -107,8 +107,7 @@ def test_writes_and_pulls_continue_while_etcd_is_away(
             assert later > commits[-1]
             for start_ts in starts[10:]:
                 write(commit(start_ts, oracle.get_ts()))
-        status = Registry(etcd).get(NodeKind.PUMP, pump.node_id)
-        assert status is not None
+        status = present(Registry(etcd).get(NodeKind.PUMP, pump.node_id))
         assert status.state is NodeState.ONLINE
     finally:
         oracle.close()

@@ -25,7 +25,7 @@ from pump.replication.replicas import REPLICAS_FOLDER
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.servers.pump_session import PumpSession
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
 
@@ -246,8 +246,7 @@ def test_a_log_that_no_disk_has_any_more_begins_again_after_a_decision(
     eventually(lambda: all(copy.disk != disk for copy in trio.entry(first).copies_known), WAIT_S)
     backup = Backup(fresh_etcd, client, tmp_path)
     registry = Registry(client)
-    waiting = registry.get(NodeKind.DRAINER, "drainer-1")
-    assert waiting is not None
+    waiting = present(registry.get(NodeKind.DRAINER, "drainer-1"))
     registry.put(NodeKind.DRAINER, replace(waiting, state=NodeState.OFFLINE))
     for pump in others:
         pump.wait_for(rf"the copy of pump {first.node_id} goes", WAIT_S)

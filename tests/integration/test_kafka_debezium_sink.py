@@ -24,7 +24,7 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_source import SourceRig, rows_of
 from tests.kit.servers.kafka_connect import KafkaConnect, debezium_sink
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.mariadb]
 
@@ -174,8 +174,7 @@ def bring(url: str, name: str, columns: str, row: tuple[Any, ...]) -> None:
     for each in ("CREATE DATABASE shop", f"CREATE TABLE `{name}` ({columns})"):
         for job in plan_ddl(each, "shop", catalog, lambda: next(ids)):
             catalog.apply(job)
-    table = catalog.table("shop", name)
-    assert table is not None
+    table = present(catalog.table("shop", name))
     with closing(open_event_sink(url, cluster_id=7)) as sink:
         sink.load_checkpoint()
         made = stream_encoder_of(sink.encoding).transaction(

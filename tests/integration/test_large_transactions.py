@@ -24,7 +24,7 @@ from pumpclient.changes import SpoolFile
 from tests.kit.crash.disks import small_volume
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pages import asked
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 pytestmark = pytest.mark.alone
 
@@ -62,8 +62,7 @@ def row_data(number: int) -> bytes:
 
 def resident_bytes(pid: str = "self", what: str = "VmHWM") -> int:
     status = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"{what}:\s+(\d+) kB", status)
-    assert found is not None
+    found = present(re.search(rf"{what}:\s+(\d+) kB", status))
     return int(found[1]) << 10
 
 

@@ -9,7 +9,7 @@ from penstock.ddl import Catalog
 from pumpclient.mysql.source import command
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_source import LONG_S, SourceRig, cleared
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 pytestmark = pytest.mark.mariadb
 
@@ -76,8 +76,7 @@ def test_rows_with_numbers_of_a_sequence_arrive_and_the_downstream_reserves_them
     rig.source.finish(server)
     rig.check(server, "shop.q")
     catalog, queries = history(rig)
-    found = catalog.table("shop", "s")
-    assert found is not None
+    found = present(catalog.table("shop", "s"))
     assert found.is_sequence
     reserved = [q for q in queries if "RESTART" in q and "`s`" in q]
     (text,) = reserved  # One for hundreds of rows of the sequence.
@@ -102,8 +101,7 @@ def test_an_alter_in_two_phases_is_run_once_and_one_that_failed_is_not(
     rig.source.finish(server)
     rig.check(server)
     catalog, _ = history(rig)
-    table = catalog.table("shop", "t")
-    assert table is not None
+    table = present(catalog.table("shop", "t"))
     assert [c.name for c in table.columns] == ["id", "v", "x"]
     assert not table.indexes
 
@@ -202,6 +200,5 @@ def test_the_current_rows_of_versioned_tables_arrive_and_their_history_does_not(
         assert found.rows(table) == sorted(server.query(f"SELECT {columns} FROM {table}"), key=repr)
     catalog, queries = history(rig)
     assert not [query for query in queries if "VERSIONING" in query or "SYSTEM_TIME" in query]
-    named = catalog.table("shop", "named")
-    assert named is not None
+    named = present(catalog.table("shop", "named"))
     assert [c.name for c in named.columns] == ["z", "id", "u", "w"]

@@ -26,7 +26,7 @@ from penstock.wire.codec import encode_binlog, encode_prewrite_value
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pages import asked, scraped
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 Factory = Callable[..., PumpProcess]
 
@@ -183,8 +183,7 @@ def test_the_pages_show_all_nodes_and_a_stored_binlog(
     assert page["status"][pump.node_id]["state"] == "online"
     assert page["CommitTS"] > compose(1, 0)
     assert page["status"][pump.node_id]["isAlive"] is True
-    stored = Registry(etcd).get(NodeKind.PUMP, pump.node_id)
-    assert stored is not None
+    stored = present(Registry(etcd).get(NodeKind.PUMP, pump.node_id))
     assert not stored.is_alive, "a Pump that is killed could not take it back"
     about = page["self"]
     assert (about["status_pages"], about["node_id"], about["leads_oracle"]) == (url, "pump-1", True)

@@ -20,7 +20,7 @@ from pumpclient import PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.servers.pump_session import PumpSession
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 from tests.kit.workloads.ledger import pull_until
 
 Factory = Callable[..., PumpProcess]
@@ -186,8 +186,7 @@ def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
         pump.kill()
         elsewhere = f"127.0.0.1:{free_port()}"
         pump = nodes.add_pump(node_id="", data_dir=pump.data_dir, addr=elsewhere)
-        status = session.registry.get(NodeKind.PUMP, named)
-        assert status is not None
+        status = present(session.registry.get(NodeKind.PUMP, named))
         assert (status.host, status.state) == (elsewhere, NodeState.ONLINE)
         assert len(session.registry.list(NodeKind.PUMP)) == 1
         client.write_binlog(session.prewrite())
@@ -208,6 +207,5 @@ def test_a_duplicate_node_id_waits_for_one_that_may_be_alive_and_ends_when_it_is
     first.thaw()
     assert second.wait(20) == 2
     assert "already has the node id twin" in second.log_text()
-    status = Registry(nodes.etcd).get(NodeKind.PUMP, "twin")
-    assert status is not None
+    status = present(Registry(nodes.etcd).get(NodeKind.PUMP, "twin"))
     assert (status.host, first.is_running, oracle_keeper.is_running) == (first.addr, True, True)

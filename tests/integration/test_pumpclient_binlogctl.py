@@ -19,7 +19,7 @@ from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_replication import Nodes
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -59,8 +59,7 @@ def test_a_state_is_written_for_a_drainer_that_is_dead_and_what_follows_is_said(
     code, out, _ = run("update-drainer", "--node-id", "d", "--state", "offline")
     assert (code, out.splitlines()[0]) == (0, "d: online -> offline")
     assert "continues from its checkpoint 5, or stops if some after that are gone" in out
-    found = registry.get(NodeKind.DRAINER, "d")
-    assert found is not None
+    found = present(registry.get(NodeKind.DRAINER, "d"))
     assert (found.state, found.max_commit_ts) == (NodeState.OFFLINE, 5)
 
 
@@ -86,8 +85,7 @@ def test_the_state_of_a_pump_that_is_alive_is_not_changed_by_anybody_else(
     pump = nodes.add_pump()
     code, _, err = run("update-pump", "--node-id", "pump-1", "--state", state)
     assert (code, "pump-1 is alive" in err) == (2, True), err
-    found = registry.get(NodeKind.PUMP, "pump-1")
-    assert found is not None
+    found = present(registry.get(NodeKind.PUMP, "pump-1"))
     assert found.state is NodeState.ONLINE
     # Nor when somebody has written another state past us, or its heartbeats do not come through.
     registry.put(NodeKind.PUMP, replace(found, state=NodeState.PAUSED, update_ts=5))

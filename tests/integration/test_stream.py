@@ -34,7 +34,7 @@ from penstock.stream import (
 from pumpclient import Options, PumpClient
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 MakePump = Callable[..., PumpProcess]
 QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
@@ -287,8 +287,7 @@ def test_a_name_holds_the_purge_up_to_what_is_acknowledged_and_is_one_reader_s(
                 last = next_of(reader)
             reader.acknowledge(last.checkpoint)
             eventually(lambda: "purged (0, " in purge(pump), WAIT_S)
-        found = registry.get(NodeKind.DRAINER, "audit")
-        assert found is not None
+        found = present(registry.get(NodeKind.DRAINER, "audit"))
         assert (found.state, found.max_commit_ts) == (NodeState.PAUSED, last.commit_ts)
         with Reader.connect(etcd_url, name="audit", after=last.checkpoint) as reader:
             assert next_of_after(reader, put(client, 100)) == [100]

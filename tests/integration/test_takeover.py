@@ -32,7 +32,7 @@ from pump.replication.failover import Failovers, StandbyProcess, arguments_for
 from pump.replication.peers import Peers
 from pump.replication.protocol.messages import Append, Ask, Have, Name, ReplicaState, SignOfLife
 from pump.replication.replicas import Replicas
-from tests.kit.wait import until
+from tests.kit.wait import present, until
 
 CLUSTER, OWN, DEAD = 7, Copy("pump-3", "3" * 32), Copy("pump-1", "1" * 32)
 NAME = Name(CLUSTER, "pump-1", OWN.disk)
@@ -295,8 +295,7 @@ def test_a_stand_in_is_a_pump_as_soon_as_it_has_its_arguments(tmp_path: Path) ->
     async def body() -> int:
         standby = StandbyProcess(tmp_path / "copies")
         await standby.keep()
-        waiting = standby.process
-        assert waiting is not None
+        waiting = present(standby.process)
         assert waiting.returncode is None
         process = await standby.take(["--copies", "many"])
         assert process is waiting
@@ -310,8 +309,7 @@ def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> N
     async def body() -> None:
         standby = StandbyProcess(tmp_path / "copies")
         await standby.keep()
-        first = standby.process
-        assert first is not None
+        first = present(standby.process)
         first.kill()
         await first.wait()
         process = await standby.take(["--version"])

@@ -29,6 +29,12 @@ def eventually(condition: Callable[[], bool], within_s: float = 10) -> None:
         time.sleep(_POLL_S)
 
 
+def present(found: T | None) -> T:
+    """Return what was looked for; fail where there is none."""
+    assert found is not None
+    return found
+
+
 def answered(ask: Callable[[], T], within_s: float = 10) -> T:
     """Repeat a call until it does not raise `Retryable`, as each caller does; return its result."""
     deadline_s = time.monotonic() + within_s

@@ -20,6 +20,7 @@ from pumpclient.mysql.rows.table_map import Column, TableMap, WireType
 from tests.kit.mysql.binlogs import BinlogScript
 from tests.kit.mysql.encoding import xid
 from tests.kit.mysql.row_encoding import encode_map, encode_rows, make_image
+from tests.kit.wait import present
 
 UUID = "0-1"
 SCHEMA = "shop"
@@ -56,10 +57,8 @@ class Change:
     @property
     def key(self) -> int:
         """The row's id, which no change changes."""
-        row = self.before or self.after
-        assert row is not None
-        key = row["id"]
-        assert key is not None
+        row = present(self.before or self.after)
+        key = present(row["id"])
         return key
 
 
@@ -164,9 +163,9 @@ class MemoryServer:
         full = (1 << width) - 1
         before, after = (1, 2) if change.is_minimal else (full, full)
         images = b""
-        for row, present in ((change.before, before), (change.after, after)):
+        for row, shown in ((change.before, before), (change.after, after)):
             if row is not None:
-                images += make_image(columns, [row.get(name) for name in names], present)
+                images += make_image(columns, [row.get(name) for name in names], shown)
         event = RowsEvent(
             _EVENTS[change.before is not None, change.after is not None],
             width,

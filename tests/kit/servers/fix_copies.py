@@ -13,7 +13,7 @@ from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock_local.etcd import EtcdServer
 from pump.cluster.identity import has_disk_id, kept_disk_id
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 MakePump = Callable[..., PumpProcess]
 WAIT_S = 120.0
@@ -40,8 +40,7 @@ class Trio:
         return self.pumps[-1]
 
     def entry(self, pump: PumpProcess) -> LogEntry:
-        found = self._entries.read(pump.node_id)
-        assert found is not None
+        found = present(self._entries.read(pump.node_id))
         return found[0]
 
     def until_online(self, pump: PumpProcess) -> None:
@@ -80,8 +79,7 @@ class Trio:
 
     def other(self, pump: PumpProcess) -> PumpProcess:
         """Return the Pump that has the copy of a log."""
-        found = self.holder(pump)
-        assert found is not None
+        found = present(self.holder(pump))
         return found
 
     def until_moved(self, pump: PumpProcess) -> None:

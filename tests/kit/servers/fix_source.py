@@ -21,7 +21,7 @@ from penstock_local.upstream import MysqlSource
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import AnyBinlogServer, make_table, numbers
 from tests.kit.servers.fix_pump import streamed
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 LONG_S = 150
 SHARDS_AS_ONE = """
@@ -123,8 +123,7 @@ class Downstream:
 
     def _rows(self, binlog: Binlog) -> None:
         for mutation in decode_prewrite_value(binlog.prewrite_value).mutations:
-            found = self._catalog.table_by_id(mutation.table_id)
-            assert found is not None
+            found = present(self._catalog.table_by_id(mutation.table_id))
             schema, info = found
             codec, rows = self._codecs[info.id], self.tables[schema, info.name]
             inserts, updates, deletes = map(

@@ -50,6 +50,7 @@ from tests.kit.fakes.storage import commit, fake, rollback
 from tests.kit.replicas.world import Violation
 from tests.kit.simulation.etcd import Etcd
 from tests.kit.simulation.tasks import Process, SimpleQueue
+from tests.kit.wait import present
 
 if TYPE_CHECKING:
     from tests.kit.simulation.machine import Machine
@@ -371,8 +372,7 @@ class Pump(Process):
             world.tasks.sleep(0.1)
         if self._was_deposed:
             return
-        storage = self.storage
-        assert storage is not None
+        storage = present(self.storage)
         state = NodeState.OFFLINE if self.is_drained else NodeState.PAUSED
         word = LastWord(
             pump=self.log,
@@ -420,8 +420,7 @@ class Pump(Process):
             self._is_appending = False
 
     def _append_group(self, group: list[tuple[Record, Settle]]) -> None:
-        storage = self.storage
-        assert storage is not None
+        storage = present(self.storage)
         while group:
             try:
                 appended = storage.append([record for record, _ in group])
