@@ -220,7 +220,7 @@ def _constraint_if_exists(cur: Cursor) -> bool:
     if cur.kept_if("IF", "EXISTS"):
         return True
     at = cur.token.start
-    cur.foreign.append(ast.ForeignEdit(ast.Flavor.MARIADB, ast.Edit(at, at, "IF EXISTS "), ""))
+    cur.foreign.append(ast.Edit(at, at, "IF EXISTS ", ast.Flavor.MARIADB))
     return False
 
 

@@ -265,7 +265,7 @@ def _default(cur: Cursor, column: ast.ColumnDef, start: int) -> ast.Value:
         cur.lacks(ast.Flavor.MYSQL, start, ast.SEQUENCE_DEFAULTS)
     elif column.type.name.endswith(("TEXT", "BLOB")) and value.kind not in _BARE:
         for at, sign in ((value_start, "("), (cur.last_end, ")")):
-            cur.foreign.append(ast.ForeignEdit(ast.Flavor.MYSQL, ast.Edit(at, at, sign), ""))
+            cur.foreign.append(ast.Edit(at, at, sign, ast.Flavor.MYSQL))
     elif value.kind is ast.ValueKind.NOW and column.type.name in _TIMES:
         return _decimals(cur, column, value, value_start)
     elif value.kind is ast.ValueKind.NOW:
@@ -330,7 +330,7 @@ def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None
     elif cur.is_word("CHECK") or cur.is_word("CONSTRAINT"):
         if cur.take("CONSTRAINT") and not cur.is_word("CHECK"):
             cur.name()
-        unnamed = ast.ForeignEdit(ast.Flavor.MARIADB, ast.Edit(start, cur.token.start, ""), "")
+        unnamed = ast.Edit(start, cur.token.start, "", ast.Flavor.MARIADB)
         cur.expect("CHECK")
         expression = cur.parenthesised()
         if enforcement(cur):

@@ -13,7 +13,7 @@ from penstock.codes import Code
 from penstock.datum.jsonb import text_literal
 from penstock.ddl.charsets import charset_named, literal_in
 from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token
-from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, TableRef, Value, ValueKind
+from penstock.ddl.syntax.statements import Edit, Flavor, TableRef, Value, ValueKind
 from penstock.errors import NeedsOperator
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Cursor:
         self.source = source
         self.at = 0
         self.edits: list[Edit] = []
-        self.foreign: list[ForeignEdit] = []
+        self.foreign: list[Edit] = []
         self.json: list[Edit] = []
         self.refs: list[TableRef] = []
         self.statement_start = 0
@@ -266,14 +266,14 @@ class Cursor:
         A TiDB's statement runs as its binlog has it, so it still has this text.
         """
         self.drop_text(start)
-        self.foreign.append(ForeignEdit(Flavor.MARIADB, Edit(start, self.last_end, ""), ""))
+        self.foreign.append(Edit(start, self.last_end, "", Flavor.MARIADB))
 
     def lacks(self, flavor: Flavor, start: int, what: str, text: str = "") -> None:
         """Record that a server of that flavor cannot read the text from `start` to the cursor.
 
         `text` replaces it.
         """
-        self.foreign.append(ForeignEdit(flavor, Edit(start, self.last_end, text), what))
+        self.foreign.append(Edit(start, self.last_end, text, flavor, what))
 
     def kept_if(self, *words: str) -> bool:
         """Skip IF [NOT] EXISTS, keeping it where only a server can evaluate it."""

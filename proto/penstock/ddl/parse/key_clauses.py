@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from penstock.ddl.parse import versioning
 from penstock.ddl.parse.cursor import Cursor
-from penstock.ddl.syntax.statements import Edit, Flavor, ForeignEdit, KeyDef, KeyPart, left_out
+from penstock.ddl.syntax.statements import Edit, Flavor, KeyDef, KeyPart, left_out
 
 _ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
 
@@ -64,7 +64,8 @@ def without_uniqueness(cur: Cursor, unique: Edit, start: int) -> None:
     """Replace a UNIQUE key over expressions by a plain key: rows cannot be ordered for it."""
     if unique.end == -1:
         unique = Edit(start, start + len("UNIQUE"), "KEY")
-    cur.foreign.append(ForeignEdit(Flavor.MYSQL, unique, "UNIQUE over an expression"))
+    what = "UNIQUE over an expression"
+    cur.foreign.append(replace(unique, flavor=Flavor.MYSQL, what=what))
 
 
 def key_of_kind(kind: str) -> KeyDef:

@@ -286,7 +286,7 @@ def _period(cur: Cursor) -> tuple[str, ...]:
     cur.expect("PERIOD", "FOR")
     names = (cur.name(), *cur.names())
     end = cur.last_end if before.text == "," else cur.token.end
-    cur.foreign.append(ast.ForeignEdit(ast.Flavor.MYSQL, ast.Edit(start, end, ""), "PERIOD FOR"))
+    cur.foreign.append(ast.Edit(start, end, "", ast.Flavor.MYSQL, "PERIOD FOR"))
     return names
 
 
@@ -298,7 +298,7 @@ def _key_element(cur: Cursor) -> list[ast.KeyDef]:
     if key.is_over_expression or key.is_remark:
         end = cur.last_end if before.text == "," else cur.token.end
         what = "CHECK … NOT ENFORCED" if key.is_remark else "indexes over expressions"
-        cur.foreign.append(ast.ForeignEdit(ast.Flavor.MARIADB, ast.Edit(start, end, ""), what))
+        cur.foreign.append(ast.Edit(start, end, "", ast.Flavor.MARIADB, what))
     return [] if key.is_check else [key]
 
 

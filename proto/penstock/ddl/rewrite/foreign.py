@@ -86,17 +86,17 @@ def spelled_for(
             continue
         own = _own(statement, flavor)
         lacking |= dict.fromkeys(each.what for each in own if each.what)
-        text = _spelled(statement, source.text, [each.edit for each in own], gone)
+        text = _spelled(statement, source.text, own, gone)
         texts += [text] if text else []
     return Spelled("; ".join(texts), tuple(lacking))
 
 
-def _own(statement: ast.Statement, flavor: ast.Flavor) -> list[ast.ForeignEdit]:
+def _own(statement: ast.Statement, flavor: ast.Flavor) -> list[ast.Edit]:
     if flavor is ast.Flavor.TIDB:
         return [e for e in _own(statement, ast.Flavor.MYSQL) if e.what != ast.SEQUENCE_DEFAULTS]
     own = [each for each in statement.foreign if each.flavor is flavor]
     # An index that is left out contains the edit of its own visibility.
-    return [e for e in own if not any(_contains(other.edit, e.edit) for other in own)]
+    return [e for e in own if not any(_contains(other, e) for other in own)]
 
 
 def _contains(outer: ast.Edit, inner: ast.Edit) -> bool:

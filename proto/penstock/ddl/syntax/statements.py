@@ -11,7 +11,7 @@ places; a statement runs downstream as written, except for its edits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeAlias
 
@@ -20,11 +20,16 @@ from penstock.schema.model import DdlType
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A replacement for the text between two places."""
+    """A replacement for the text between two places.
+
+    With a `flavor` it is for servers of that kind only, which lack the feature `what`.
+    """
 
     start: int
     end: int
     text: str
+    flavor: Flavor | None = field(default=None, compare=False)
+    what: str = field(default="", compare=False)
 
 
 class Flavor(Enum):
@@ -37,15 +42,6 @@ class Flavor(Enum):
 
 SEQUENCE_DEFAULTS = "sequences as defaults"
 """A feature that MySQL lacks and a TiDB has."""
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignEdit:
-    """A change of a statement for a server that lacks a feature, and that feature."""
-
-    flavor: Flavor
-    edit: Edit
-    what: str
 
 
 def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
@@ -416,7 +412,7 @@ class Statement:
     start: int = 0
     end: int = 0
     edits: tuple[Edit, ...] = ()
-    foreign: tuple[ForeignEdit, ...] = ()
+    foreign: tuple[Edit, ...] = ()
     """Changes for servers of one flavor only, see `rewrite/foreign.py`."""
     json: tuple[Edit, ...] = ()
     """Changes for servers on which JSON is a text with a CHECK."""
