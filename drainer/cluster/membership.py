@@ -15,8 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.lease import Lease
+from penstock.cluster.etcd import EtcdClient, Lease
 from penstock.cluster.node_registry import (
     Heartbeats,
     NodeKind,

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock import failpoints
-from penstock.cluster.disks import Disk, Offered
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntry, Offered
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable, coded

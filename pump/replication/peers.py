@@ -14,8 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from google.protobuf.message import DecodeError
 from google_crc32c import value
 
-from penstock.cluster.disks import Disk, spare_disk
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntry, spare_disk
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable

@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 
 from penstock import failpoints
-from penstock.cluster.disks import Disk, Offered, watch_disks
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntries, LogEntry, Offered, watch_disks
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError, Retryable

@@ -29,8 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock import failpoints
-from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
+from penstock.cluster.log_entry import LOGS, Copy, Disk, LogEntries, LogEntry
 from penstock.cluster.node_registry import Cancellable, EntryGuard
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable

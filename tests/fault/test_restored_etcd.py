@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.disks import DISKS
 from penstock.cluster.etcd import connect, read
-from penstock.cluster.log_entry import LogEntries
+from penstock.cluster.log_entry import DISKS, LogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.wire.binlog import Binlog

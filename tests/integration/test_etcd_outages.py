@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.etcd import Watch, connect, read
+from penstock.cluster.etcd import Lease, Watch, connect, read
 from penstock.cluster.history import LOCK_KEY, History
-from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
 from penstock.schema.model import DdlJob, DdlType

@@ -1,4 +1,4 @@
-"""etcd for every node: a connection, Penstock's errors, pages of keys, and lasting watches.
+"""etcd for every node: a connection, Penstock's errors, pages of keys, watches and leases.
 
 The `etcd3` package carries generated code that protobuf ≥ 4 refuses. We put stubs generated from
 the same messages (`proto/etcd/*.proto`) where it looks for its own, before it is imported.
@@ -11,6 +11,7 @@ Its watcher spins while etcd is away and forgets its watches afterwards, so `Wat
 
 No change is missed (the list shows its outcome), and every failure is `Retryable`. A long list of
 keys is read page by page (`read_pages`), so that no answer and no list in memory is ever huge.
+Calls, watches and leases share the connection's errors, and so one module.
 
 The user of an etcd with `auth enable` comes from the environment of every program:
 
@@ -30,6 +31,7 @@ import re
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import ModuleType, SimpleNamespace
@@ -73,7 +75,6 @@ class EtcdClosed(Retryable):
 
 
 def _install_stubs() -> ModuleType:
-    """Import `etcd3` with stubs that the current protobuf accepts."""
     name = "etcd3.etcdrpc"
     if name not in sys.modules and "etcd3" not in sys.modules:
         spec = importlib.util.spec_from_loader(name, loader=None)
@@ -242,7 +243,6 @@ def warn_of_version(etcd: EtcdClient) -> None:
 
 
 def is_bad(version: str) -> bool:
-    """Return whether this etcd release loses writes."""
     return _BAD_VERSION.match(version) is not None
 
 
@@ -273,7 +273,6 @@ def delete(etcd: EtcdClient, key: str) -> None:
 
 
 def revoke(etcd: EtcdClient, lease_id: int) -> None:
-    """Drop a lease with its keys."""
     with etcd_errors(etcd):
         etcd.revoke_lease(lease_id)
 
@@ -411,6 +410,91 @@ class Watch:
         except Exception:
             # One listener's bug must not silence every later change.
             log.exception("the listener of %s failed", self._prefix)
+
+
+_LEASE_RETRY_S = 0.1
+
+
+class Lease:
+    """A lease kept alive by a thread; keys put with `id` vanish `ttl_s` after this process stops.
+
+    `is_held()` is judged by the local clock from before the last renewal was sent, so it turns
+    False no later than etcd drops the lease. It may turn True again (etcd was away and came back);
+    `is_lost()` is final: etcd said that the lease is gone.
+
+    The exception is a virtual machine that is paused with all its clocks. When it continues, a
+    lease that etcd has dropped counts as held until the next renewal, a quarter of `ttl_s` at most.
+    Decisions in etcd compare the key itself, so a DDL, a lock or the oracle's window is safe. Two
+    decisions are made without etcd. An oracle's leader may issue timestamps below those of its
+    successor: a Pump refuses a Commit at or below the end of its stream, a client refuses a
+    timestamp below its last, and a DDL that comes out of order makes Drainers stop. A writer may
+    commit rows of the schema before a DDL: Drainers stop at those, because rows must be of the
+    schema version at their place (`drainer.schema.tracker`). Nothing is changed silently.
+    """
+
+    def __init__(self, etcd: EtcdClient, ttl_s: int) -> None:
+        self._etcd = etcd
+        self._ttl_s = ttl_s
+        self._lost = threading.Event()
+        self._stopped = threading.Event()
+        sent_s = time.monotonic()
+        with etcd_errors(etcd):
+            self.id: int = etcd.lease(ttl_s).id
+        self._deadline_s = sent_s + ttl_s
+        self._thread = threading.Thread(target=self._run, name=f"lease {self.id:x}", daemon=True)
+        self._thread.start()
+
+    def put(self, key: str, value: str) -> None:
+        put(self._etcd, key, value, lease_id=self.id)
+
+    def is_held(self) -> bool:
+        """Return whether no one else can consider this lease gone."""
+        return time.monotonic() < self._deadline_s and not self._lost.is_set()
+
+    def is_lost(self) -> bool:
+        return self._lost.is_set()
+
+    def close(self) -> None:
+        """Revoke the lease and its keys immediately; without etcd they expire automatically."""
+        self._stopped.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._lost.is_set():
+            return
+        self._lost.set()
+        try:
+            revoke(self._etcd, self.id)
+        except Retryable as error:
+            log.info("lease %x is left to expire: %s", self.id, error)
+
+    def _run(self) -> None:
+        wait_s = self._ttl_s / 4
+        while not self._stopped.wait(wait_s):
+            try:
+                self._renew()
+            except EtcdClosed:
+                return
+            except PenstockError as error:
+                log.debug("renewing lease %x failed: %s", self.id, error)
+                wait_s = _LEASE_RETRY_S
+                continue
+            if self._lost.is_set():
+                log.warning("lease %x was lost", self.id)
+                return
+            wait_s = self._ttl_s / 4
+
+    def _renew(self) -> None:
+        sent_s = time.monotonic()
+        request = rpc_pb2.LeaseKeepAliveRequest(ID=self.id)
+        with etcd_errors(self._etcd):
+            answers = self._etcd.leasestub.LeaseKeepAlive(
+                iter([request]), self._ttl_s / 2, metadata=self._etcd.metadata
+            )
+            for answer in answers:
+                if answer.TTL > 0:
+                    self._deadline_s = sent_s + self._ttl_s
+                else:
+                    self._lost.set()
 
 
 PAGE_KEYS = 500

@@ -27,9 +27,16 @@ from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
-from penstock.cluster.etcd import EtcdClient, EtcdClosed, Watch, etcd_errors, read_prefix, transact
+from penstock.cluster.etcd import (
+    EtcdClient,
+    EtcdClosed,
+    Lease,
+    Watch,
+    etcd_errors,
+    read_prefix,
+    transact,
+)
 from penstock.cluster.history import LOCK_KEY, Guard, History
-from penstock.cluster.lease import Lease
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 

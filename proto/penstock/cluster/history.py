@@ -27,6 +27,7 @@ from typing import Any
 
 from penstock.cluster.etcd import (
     EtcdClient,
+    Lease,
     Watch,
     is_any_from,
     read,
@@ -34,7 +35,6 @@ from penstock.cluster.etcd import (
     read_pages,
     transact,
 )
-from penstock.cluster.lease import Lease
 from penstock.cluster.node_registry import Cancellable
 from penstock.cluster.records import decimal_in
 from penstock.codes import Code
@@ -137,7 +137,6 @@ class History:
         return self.get(job_id)
 
     def is_rolled_back(self, job_id: int) -> bool:
-        """Return whether a job was rolled back, or given up by an operator."""
         return read(self._etcd, _rolled_back_key(job_id)) is not None
 
     def is_overtaken(self, job_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""Log entry: the disks that have a Pump's log, the primary among them, and the epoch.
+"""Log entry: the disks that have a Pump's log, the primary among them, and the epoch; all disks.
 
 /penstock/v1/logs/<node id>   JSON, only for a log with more than one copy; never deleted
 
@@ -25,17 +25,29 @@ not reached. `ids` are those of the last epochs, the newest last. Entries of old
 The *mark* is a place up to which the log was acknowledged: in segment 12, up to offset 4096; epoch
 7 with this id started that segment. Each disk in primary, replicas and eligible therefore has the
 log up to there. A disk that ends before it was restored to an older state. The mark trails behind.
+
+All disks that accept replicas are listed with their Pumps and addresses:
+
+/penstock/v1/disks/<disk id>   JSON, with a lease: {"pump": "pump-3", "host": "10.0.0.3:8250",
+                               "labels": {"zone": "b"}, "leaving": true,
+                               "epoch_ids": true}
+
+`leaving` is present while the Pump drains the replicas on the disk, before it ends: no new replica
+goes to such a disk, and its replicas are replaced.
+
+A disk's id never changes; its Pump's address may. When a Pump is gone, its disk vanishes from this
+list with its lease, but leaves a log's entry only by a swap.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from penstock.cluster.etcd import EtcdClient, Watch, read_at, read_prefix, transact
+from penstock.cluster.etcd import EtcdClient, Lease, Watch, read_at, read_prefix, transact
 from penstock.cluster.node_registry import Cancellable
 from penstock.codes import Code
 from penstock.errors import Malformed
@@ -91,7 +103,6 @@ class LogEntry:
 
     @property
     def copies_known(self) -> tuple[Copy, ...]:
-        """The primary, the replicas and the eligible disks."""
         return (self.primary, *self.replicas, *self.eligible)
 
     @property
@@ -143,7 +154,6 @@ class LogEntry:
         return replace(found, eligible=eligible)
 
     def joined(self, copy: Copy) -> LogEntry:
-        """Return the next epoch's entry, with an additional replica."""
         return self._followed(self.primary, [*self.replicas, copy], [])
 
     def extended(self, disk: str, first: int) -> LogEntry:
@@ -219,7 +229,6 @@ class LogEntry:
 
     @classmethod
     def from_json(cls, key: str, text: str | bytes) -> LogEntry:
-        """Parse the output of `to_json`; `Malformed` names the key."""
         try:
             fields = json.loads(text)
             entry = cls(
@@ -259,7 +268,6 @@ def _mark(numbers: Iterable[int]) -> Mark:
 
 
 def _new_id() -> int:
-    """Return a random id, never 0, which means no id."""
     return secrets.randbelow((1 << EPOCH_ID_BITS) - 1) + 1
 
 
@@ -318,3 +326,128 @@ class LogEntries:
 def _by_node_id(items: Mapping[str, bytes]) -> dict[str, LogEntry]:
     found = {key: LogEntry.from_json(key, text) for key, text in items.items()}
     return {key.removeprefix(LOGS): entry for key, entry in found.items()}
+
+
+DISKS = "/penstock/v1/disks/"
+LEASE_S = 5
+"""How long a disk stays listed after its Pump is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk whose Pump runs."""
+
+    id: str
+    pump: str
+    host: str
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    is_draining: bool = False
+    """True while it drains: its replicas are replaced, and it gets no further replica."""
+    knows_ids: bool = True
+    """False for an older Pump, which accepts no segments with an epoch's id."""
+
+    def to_json(self) -> str:
+        fields: dict[str, Any] = {"pump": self.pump, "host": self.host, "labels": dict(self.labels)}
+        fields |= {"leaving": True} if self.is_draining else {}
+        fields |= {"epoch_ids": True} if self.knows_ids else {}
+        return json.dumps(fields, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, key: str, text: bytes) -> Disk:
+        try:
+            fields = json.loads(text)
+            pump, host, labels = fields["pump"], fields["host"], fields["labels"]
+            if not (isinstance(pump, str) and isinstance(host, str) and isinstance(labels, dict)):
+                raise TypeError("pump and host are texts, labels an object")
+            is_draining = fields.get("leaving", False)
+            knows_ids = fields.get("epoch_ids", False)
+            if not (isinstance(is_draining, bool) and isinstance(knows_ids, bool)):
+                raise TypeError("leaving and epoch_ids are true or false")
+        except (ValueError, TypeError, KeyError) as error:
+            raise Malformed(
+                f"{key} is {text!r}: {error}",
+                "delete it: its Pump writes it again",
+                Code.ETCD_VALUE,
+            ) from error
+        return cls(key.removeprefix(DISKS), pump, host, labels, is_draining, knows_ids)
+
+
+def watch_disks(etcd: EtcdClient, on_disks: Callable[[dict[str, Disk]], None]) -> Cancellable:
+    """Call back with all disks, by id: once before this returns, then after each change.
+
+    Later calls come from a thread of the watch. `Retryable` when etcd does not answer.
+    """
+
+    def on_items(items: dict[str, bytes]) -> None:
+        disks = [Disk.from_json(key, text) for key, text in items.items()]
+        on_disks({disk.id: disk for disk in disks})
+
+    return Watch(etcd, DISKS, on_items)
+
+
+class Offered:
+    """A disk that is listed until this process exits or the offer is closed: its key has a lease.
+
+    Blocking, safe to share between threads.
+    """
+
+    def __init__(self, etcd: EtcdClient, disk: Disk) -> None:
+        self._etcd = etcd
+        self._disk = disk
+        self._lease: Lease | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Register the disk again if etcd dropped it; `Retryable` when etcd does not answer."""
+        if self._lease is not None and not self._lease.is_lost():
+            return
+        lease = Lease(self._etcd, LEASE_S)
+        try:
+            lease.put(DISKS + self._disk.id, self._disk.to_json())
+        except BaseException:
+            lease.close()
+            raise
+        self._lease = lease
+
+    def set_draining(self, is_draining: bool) -> None:
+        """Register the disk as draining or staying; `Retryable` when etcd does not answer."""
+        self._disk = replace(self._disk, is_draining=is_draining)
+        if self._lease is None or self._lease.is_lost():
+            self.renew()
+        else:
+            self._lease.put(DISKS + self._disk.id, self._disk.to_json())
+
+    def close(self) -> None:
+        if self._lease is not None:
+            self._lease.close()
+
+
+def spare_disk(
+    disks: Iterable[Disk],
+    taken: Sequence[str],
+    *,
+    barred: Collection[str] = (),
+    apart: str = "",
+    load: Mapping[str, int],
+) -> Disk | None:
+    """Return the disk for the next replica of a log, None when no disk is suitable.
+
+    `taken` are the ids of the disks that keep the log, the primary's first; no disk in `barred`
+    is chosen. With `apart`, the name of a label, no two of the log's disks may have the same value
+    of it. `load` is the number of replicas on each disk. The disk with the fewest replicas is
+    chosen, and among equals the next after the primary in the order of ids, so that neighbours do
+    not all choose the same disk.
+    """
+    by_id = {disk.id: disk for disk in disks}
+    pumps = {by_id[each].pump for each in taken if each in by_id}
+    values = {by_id[each].labels.get(apart) for each in taken if each in by_id}
+    found = [
+        disk
+        for disk in by_id.values()
+        if disk.id not in taken
+        and disk.id not in barred
+        and disk.pump not in pumps
+        and not (apart and (disk.labels.get(apart) is None or disk.labels[apart] in values))
+    ]
+    primary = taken[0] if taken else ""
+    return min(found, key=lambda d: (load.get(d.id, 0), d.id < primary, d.id), default=None)

@@ -232,7 +232,6 @@ class Registry:
                 self._etcd.put_if_not_exists(CLUSTER_ID_KEY, str(drawn))
 
     def put(self, kind: NodeKind, status: NodeStatus) -> None:
-        """Publish a node's status, overwriting any existing status."""
         key, text = _prefix(kind) + status.node_id, status.to_json()
         if kind is NodeKind.PUMP:
             operation = self._etcd.transactions.put(key, text)
@@ -278,16 +277,13 @@ class Registry:
         ]
 
     def put_gap(self, gap: Gap) -> None:
-        """Permanently record binlogs that a Drainer will miss."""
         put(self._etcd, f"{GAPS}/{gap.drainer}/{gap.pump}", record_text(gap))
 
     def gaps(self, drainer: str) -> Sequence[Gap]:
-        """Return all gaps of a Drainer; `Malformed` if they cannot be read."""
         found = records_below(self._etcd, f"{GAPS}/{drainer}/", Gap).values()
         return [gap for gap in found if gap.drainer == drainer]
 
     def put_lost(self, lost: LostPump) -> None:
-        """Permanently record that a Pump is lost, replacing an earlier record of it."""
         put(self._etcd, LOST + lost.pump, record_text(lost))
 
     def lost(self) -> Mapping[str, LostPump]:
@@ -326,12 +322,10 @@ class Registry:
         put(self._etcd, RUNS + pump, run)
 
     def last_run(self, pump: str) -> str:
-        """Return the id of a Pump's last start; empty for none."""
         found = read(self._etcd, RUNS + pump)
         return "" if found is None else found.decode("utf-8", "replace")
 
     def put_last_word(self, word: LastWord) -> None:
-        """Publish the last word of a stopping Pump, replacing its earlier last word."""
         put(self._etcd, LAST_WORDS + word.pump, record_text(word))
 
     def forget_last_word(self, pump: str) -> None:
@@ -459,7 +453,6 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
 
 
 def published_labels(labels: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the field `label` of a status, None when there are no labels."""
     return {"labels": dict(labels)} if labels else None
 
 
@@ -472,5 +465,4 @@ def labels_in(field: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Return labels as they are written in settings."""
     return ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))

@@ -133,7 +133,6 @@ class LostPump:
             )
 
     def refuse_return(self) -> NeedsOperator:
-        """Return the error for a Pump that comes back under this name."""
         return NeedsOperator(
             f"the Pump {self.pump} was declared lost at {self.made}: Drainers have gone on without"
             f" what it holds after {self.after_ts}, and no one would read what it takes now",
@@ -215,12 +214,10 @@ def standbys(etcd: EtcdClient) -> Sequence[Standby]:
 
 
 def put_stop(etcd: EtcdClient, stop: DrainerStop) -> None:
-    """Record why a Drainer stopped, replacing an earlier reason."""
     put(etcd, STOPS + stop.node_id, json.dumps(asdict(stop), ensure_ascii=False))
 
 
 def forget_stop(etcd: EtcdClient, node_id: str) -> None:
-    """Withdraw the stop reason, because the Drainer runs again."""
     delete(etcd, STOPS + node_id)
 
 

@@ -498,7 +498,6 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def peer_name(address: Any) -> str:
-    """Return a socket address in the format of a gRPC peer."""
     if not isinstance(address, tuple):
         return f"unix:{address}"
     host, port = address[:2]

@@ -205,8 +205,6 @@ _KEY_BYTES: Final = 24
 
 
 class _Literal(NamedTuple):
-    """A string within a block."""
-
     data: bytes
     is_huffman: bool
     end: int
@@ -383,7 +381,6 @@ class ResponseDecoder(_Decoder):
         self._is_stateless = True
 
     def decode(self, block: bytes) -> ResponseHead:
-        """Decode a header block; raise `ConnectionFault` if it cannot be decoded."""
         head = self._known.get(block)
         if head is not None:
             return head

@@ -248,7 +248,6 @@ class ServerCall:
             self._message = None
 
     async def _send_message(self, message: bytes) -> None:
-        """Send a message; blocks while the peer does not accept more."""
         if len(message) < _YIELD_BYTES:
             await self._send(MESSAGE_HEAD.pack(0, len(message)) + message)
         else:
@@ -304,7 +303,6 @@ class ServerCall:
             self._connection.out.send_block(self._stream.id, block, 0)
 
     def _finish(self, status: grpc.StatusCode, text: str) -> None:
-        """Send the status, at most a single time."""
         if self._is_over:
             return
         block = trailers(status, text, tuple(self._trailing_fields))

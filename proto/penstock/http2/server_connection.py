@@ -199,7 +199,6 @@ class ServerConnection:
             self._keep(data[at:], HEAD_SIZE)
 
     def _begin(self, data: bytes) -> int:
-        """Read the preface and send our settings; return where the frames begin."""
         if not data.startswith(PREFACE):
             self._refuse_stranger(data)
             return len(data)

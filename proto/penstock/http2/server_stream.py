@@ -201,8 +201,6 @@ class Load:
 
 
 class _Table(Enum):
-    """The known state of the peer's header table."""
-
     UNKNOWN = 0
     EMPTY = 1
     """It has its usual size, and nothing of ours in it."""
@@ -242,7 +240,6 @@ class ServerOutgoing:
         self._table = _Table.UNKNOWN
 
     def send(self, data: bytes) -> None:
-        """Send with the next flush, and schedule it."""
         if self.is_over:
             return
         self._parts.append(data)

@@ -89,7 +89,6 @@ class ChunkList(NamedTuple):
 
 
 def is_special(payload: bytes) -> bool:
-    """Return True for a chunk or a chunk list, False for a binlog."""
     return payload[:1] == b"\0"
 
 
@@ -107,7 +106,6 @@ def encode_chunk(start_ts: int, number: int, offset: int, data: bytes | memoryvi
 
 
 def decode_chunk(payload: bytes) -> Chunk:
-    """Return the chunk in `payload`; raise `Malformed`."""
     if special_kind(payload) != CHUNK or len(payload) <= _CHUNK.size:
         raise Malformed(f"{len(payload)} bytes that are no chunk", _HINT, Code.BINLOG_INVALID)
     _, _, _, number, start_ts, offset = _CHUNK.unpack_from(payload)
@@ -130,7 +128,6 @@ def encode_chunk_list(chunk_list: ChunkList) -> bytes:
 
 
 def decode_chunk_list(payload: bytes) -> ChunkList:
-    """Return the chunk list in `payload`; raise `Malformed`."""
     if special_kind(payload) != CHUNK_LIST or len(payload) < _CHUNK_LIST.size:
         raise Malformed(f"{len(payload)} bytes that are no chunk list", _HINT, Code.BINLOG_INVALID)
     _, _, _, crc, start_ts, size_bytes, count, head_bytes = _CHUNK_LIST.unpack_from(payload)
@@ -183,7 +180,6 @@ def before_rows(head: bytes, value_bytes: int) -> bytes:
 
 
 def parsed_head(head: bytes) -> binlog_pb2.Binlog:
-    """Return a binlog's head as a message; raise `Malformed`."""
     try:
         return binlog_pb2.Binlog.FromString(head)
     except DecodeError as error:

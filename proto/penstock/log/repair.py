@@ -248,8 +248,6 @@ def _whole(data: bytes, offset: int, seed: int) -> Iterator[Patch]:
 
 
 class _Sent:
-    """A part of a file, in memory."""
-
     def __init__(self, data: bytes, offset: int) -> None:
         self._data = data
         self._offset = offset

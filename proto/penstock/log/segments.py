@@ -162,7 +162,6 @@ class Segments:
 
     @property
     def end(self) -> Place:
-        """The place after the last frame."""
         return Place(self._live.number, self._live.end)
 
     def size(self) -> tuple[int, int]:
@@ -334,7 +333,6 @@ class Segments:
         self._reader.forget()
 
     def _succeed(self, epoch: tuple[int, int] | None = None) -> Segment:
-        """Start the next segment, which seals the live segment at its end."""
         live = self._live
         of = epoch or (live.epoch, live.epoch_id)
         head = Head(live.number + 1, live.end, self.largest_ts, *of)

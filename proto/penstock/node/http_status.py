@@ -148,7 +148,6 @@ class HttpStatus:
         log.info("status pages at %s", self.url)
 
     async def close(self) -> None:
-        """Stop serving and abort requests in progress."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -361,7 +361,6 @@ class RecentProblems(logging.Handler):
             del self._kinds[next(iter(self._kinds))]
 
     def facts(self) -> tuple[Problem, ...]:
-        """Return the last occurrence of each kind, oldest first."""
         with self.lock:  # type: ignore[union-attr]  # A handler without a lock is one being built.
             kept = list(self._kinds.values())
         found = []

@@ -100,7 +100,6 @@ def moment_of(ts: int) -> str | None:
 
 
 def facts_of(tree: Any) -> dict[str, Any]:
-    """Return the JSON view of a dataclass."""
     facts: dict[str, Any] = {}
     for name, value, _ in _fields(tree):
         if isinstance(value, tuple):
@@ -111,7 +110,6 @@ def facts_of(tree: Any) -> dict[str, Any]:
 
 
 def lines_of(tree: Any) -> dict[str, str]:
-    """Return the text view of a dataclass."""
     lines: dict[str, str] = {}
     for name, value, has_text in _fields(tree):
         if not has_text:

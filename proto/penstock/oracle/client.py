@@ -78,7 +78,6 @@ class PdLeader:
     """Finds the leader among PDs; for one thread at a time."""
 
     def __init__(self, addresses: str, tls: Tls | None = None) -> None:
-        """Take a comma-separated list; nothing is requested yet."""
         self._tls = tls
         self._configured = [_host_port(each) for each in _split(addresses)]
         self._named: list[str] = []
@@ -312,8 +311,6 @@ def open_oracle(
 
 
 class _Turn:
-    """One thread's request while it waits."""
-
     __slots__ = ("count", "deadline_s", "error", "last_ts", "woken")
 
     def __init__(self, count: int, deadline_s: float) -> None:
@@ -473,7 +470,6 @@ def find_cluster_id(
 
 
 def _keep(etcd: EtcdClient, pd_id: int, pd_address: str) -> None:
-    """Store PD's id in etcd; raise `NeedsOperator` when another id is stored."""
     do, text = etcd.transactions, str(pd_id)
     puts = [do.put(CLUSTER_ID_KEY, text), do.put(PD_CLUSTER_ID_KEY, text)]
     transact(etcd, [do.create(CLUSTER_ID_KEY) == 0], puts)

@@ -36,8 +36,7 @@ from typing import Any
 
 import grpc
 
-from penstock.cluster.etcd import EtcdClient, Watch, read_at, transact
-from penstock.cluster.lease import Lease
+from penstock.cluster.etcd import EtcdClient, Lease, Watch, read_at, transact
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable, code_fields, coded
@@ -58,8 +57,6 @@ _LEASE_GROWS_MAX = 4
 
 @dataclass(slots=True)
 class _Term:
-    """One term of a leader."""
-
     lease: Lease
     created_revision: int
     window_revision: int
@@ -180,7 +177,6 @@ class OracleServer:
         return answer
 
     async def _answer(self, request: pdpb_pb2.TsoRequest, context: Any) -> int:
-        """Return the last timestamp for a request, or abort its stream."""
         problem: tuple[Any, ...]
         problem = (grpc.StatusCode.INVALID_ARGUMENT, f"count must be 1 to {COUNT_MAX}")
         if request.header.cluster_id not in (0, self._cluster_id):
@@ -195,7 +191,6 @@ class OracleServer:
         raise AssertionError("abort has raised")
 
     async def _take(self, count: int) -> int:
-        """Return the last of `count` timestamps; wait briefly for a free lease."""
         until_s = time.monotonic() + 2 * self._ttl_s
         while True:
             term = self._term

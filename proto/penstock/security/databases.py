@@ -57,7 +57,6 @@ class SqlTls:
             )
 
     def context(self) -> ssl.SSLContext:
-        """Return the context; raise `NeedsOperator` when a file is unusable."""
         try:
             context = trusting(self.ca)
             if self.ca is None or self.verify == CA:

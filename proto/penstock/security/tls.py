@@ -67,7 +67,6 @@ class SecurityConfig:
     pd_ssl_key: str = setting("", "PEM file of its private key; default: ssl-key")
 
     def __post_init__(self) -> None:
-        """Raise `NeedsOperator` for contradictory settings."""
         for whose in ("etcd", "pd"):
             cert, key = f"{whose}_ssl_cert", f"{whose}_ssl_key"
             if bool(getattr(self, cert)) != bool(getattr(self, key)):
@@ -96,8 +95,6 @@ class SecurityConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Pem:
-    """The content of the files."""
-
     ca: bytes | None
     cert: bytes | None
     key: bytes | None
@@ -132,7 +129,6 @@ class Tls:
         cert: Path | str | None = None,
         key: Path | str | None = None,
     ) -> None:
-        """Prepare without reading; raise `NeedsOperator` for a path that is not a file's."""
         if (cert is None) != (key is None):
             raise NeedsOperator(
                 "a certificate and its key belong together",
@@ -196,7 +192,6 @@ class Tls:
         return context
 
     def server_credentials(self, *, with_client_certificate: bool) -> grpc.ServerCredentials:
-        """Return server credentials that check the files before each handshake."""
         return grpc.dynamic_ssl_server_credentials(
             self._server_configuration(), self._server_configuration, with_client_certificate
         )
@@ -331,7 +326,6 @@ class Security:
     """The TLS of a node: how it admits others, and `tls`, with which it calls them."""
 
     def __init__(self, config: SecurityConfig) -> None:
-        """Read the files; raise `NeedsOperator` when they are unusable."""
         self.tls: Tls | None = None
         self.allowed = frozenset(config.cert_allowed_cn)
         self._roles = parsed_roles(config.cert_roles)

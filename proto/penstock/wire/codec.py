@@ -68,7 +68,6 @@ def decode_binlog(data: bytes) -> Binlog:
 
 
 def decode_origin(data: bytes) -> Origin:
-    """Decode a serialized `binlog.Origin`; raise `Malformed`."""
     try:
         return origin_of(pb.Origin.FromString(data))
     except DecodeError as error:

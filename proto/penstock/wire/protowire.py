@@ -141,7 +141,6 @@ def raw_fields(source: Source, start: int, end: int, wanted: int) -> Iterator[by
 def walk(
     source: Source, start: int, end: int, wanted: int
 ) -> Iterator[tuple[int, int, int, int, bytes]]:
-    """Yield each field; only fields with the tag `wanted` include their bytes."""
     buffer, base, held = b"", start, 0
     at = start
     while at < end:
@@ -286,5 +285,4 @@ def peek_binlog(payload: bytes) -> tuple[int, int, int, bytes]:
 def _is_plain(
     data: bytes, numbers: dict[int, int], contents: Mapping[int, list[bytes] | None]
 ) -> bool:
-    """Scan a message; False for anything unusual, including negative numbers."""
     return scan(data, numbers, contents) == len(data) and max(numbers.values()) < _INT64_END

@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntry
 from penstock.cluster.node_registry import EntryGuard, NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import LastWord
 from penstock.codes import Code

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cluster.disks import DISKS, Disk, spare_disk
+from penstock.cluster.log_entry import DISKS, Disk, spare_disk
 from penstock.errors import Malformed
 
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from penstock.cluster.disks import Disk, Offered
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntry, Offered
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import Retryable

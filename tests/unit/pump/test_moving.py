@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.errors import NeedsOperator
 from pump.replication.draining import Moving

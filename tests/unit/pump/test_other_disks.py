@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy
+from penstock.cluster.log_entry import Copy, Disk
 from penstock.log.segment import segment_name
 from penstock.log.segments import Segments
 from pump.replication.peers import PeerDisk, Peers

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy
+from penstock.cluster.log_entry import Copy, Disk
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.log.segments import Place

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cluster.disks import Disk
-from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
+from penstock.cluster.log_entry import Copy, Disk, LogEntries, LogEntry
 from penstock.errors import Retryable
 from penstock.log.segments import Position, Segments, WriteFailed
 from pump.config import PumpConfig

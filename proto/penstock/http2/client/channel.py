@@ -165,7 +165,6 @@ class Channel:
     def __init__(
         self, address: str, tls: Tls | None = None, *, limits: ClientLimits | None = None
     ) -> None:
-        """Prepare a connection to `host:port`."""
         self.address = address
         self._host, self._port = address_parts(address)
         self._tls = tls
@@ -414,7 +413,6 @@ class Channel:
         return True
 
     def _lose(self, problem: str) -> bool:
-        """End all calls, because nothing more will arrive; returns False."""
         self._is_over = True
         with self._lock:
             # A server may answer our own close with a reset, which is not the reason why calls end.

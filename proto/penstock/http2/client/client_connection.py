@@ -504,7 +504,6 @@ class ClientConnection:
             self._begin(self._waiting.popleft())
 
     def _push_all(self) -> None:
-        """Send waiting data, a frame of each stream in turn."""
         while self._blocked and self._window > 0:
             before = self._window
             for stream in list(self._blocked):
@@ -568,8 +567,6 @@ class ClientConnection:
 
 
 class _BadCall(StreamFault):
-    """A message that must be rejected."""
-
     def __init__(self, stream_id: int, bad: BadMessage) -> None:
         super().__init__(stream_id, ErrorCode.CANCEL, str(bad).removeprefix("SERVER: "))
         self.status: int = bad.status.value[0]

@@ -32,8 +32,7 @@ from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.cluster.etcd import EtcdClient, read, read_prefix, transact
-from penstock.cluster.lease import Lease
+from penstock.cluster.etcd import EtcdClient, Lease, read, read_prefix, transact
 from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
