@@ -34,7 +34,7 @@ from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences import OVERRIDE, REPLACE, SKIP, TRACK, Override, commands, lines, means
 from drainer.schema.rules import StreamPosition, StreamRules
-from drainer.schema.tracker import SchemaTracker, Tracked
+from drainer.schema.tracker import SchemaTracker
 from drainer.settings.compat import load_settings
 from drainer.settings.config import DOWNSTREAM_KEYS, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange
@@ -260,7 +260,11 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
     job = state.job(commit_ts)
     if sql is not None and len(parse(sql)[1]) != 1:
         raise NeedsOperator("more than one statement", "give exactly one", Code.COMMAND_INVALID)
-    tracked = None if job is None else _tried(state, job, override)
+    change = None
+    if job is not None:  # An override that would stop the Drainer again is refused here.
+        tracker = state.tracker(job.finished_ts)
+        tracked = tracker.track(job, override)
+        change = None if tracker.blind_ts == commit_ts else tracked.change
     if job is None and verb != SKIP:
         raise NeedsOperator(
             f"the DDL history has no DDL at {commit_ts}",
@@ -275,16 +279,10 @@ def _override(state: _DownstreamState, commit_ts: int, verb: str, sql: str | Non
         by = f"by drainer {state.writer} or whichever writes this downstream after it"
     return _changed(state, commit_ts, override), [
         f"the DDL at {commit_ts}, {about}, will be {override.describe()}, {by}",
-        f"what that means: {means(verb, None if tracked is None else tracked.change)}",
+        f"what that means: {means(verb, change)}",
         "until the checkpoint has passed the DDL, another override, or"
         f" `penstock drainer ddl undo {commit_ts}`, changes it",
     ]
-
-
-def _tried(state: _DownstreamState, job: DdlJob, override: Override) -> Tracked | None:
-    tracker = state.tracker(job.finished_ts)
-    tracked = tracker.track(job, override)
-    return None if tracker.blind_ts == override.commit_ts else tracked
 
 
 def _take_back(state: _DownstreamState, commit_ts: int, verb: str) -> _Decided:

@@ -412,7 +412,16 @@ class Origins:
             return None
         last, end = self._seen.get(origin.source), self._end_of(origin)
         if last is not None and end is not None and origin.place > end:
-            return None if ts in self._accepted_gap_ts else _continued(ts, origin, end, last)
+            if ts in self._accepted_gap_ts:
+                return None
+            return NeedsOperator(
+                f"transaction {ts} is from {origin.source}, {origin.place}, in an epoch that ended"
+                f" at {end}: the source has begun epoch {last[0]} since, where it is at {last}",
+                "etcd was restored from before that epoch. Stop the source, run penstock source"
+                " reload --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
+                f" [{ts}], which skips the transactions of the source in epoch {origin.epoch}",
+                Code.ORIGIN_GAP,
+            )
         if origin.previous is None:
             return None
         previous = (origin.epoch, *origin.previous)
@@ -462,14 +471,3 @@ _NEVER = (1 << 63) - 1
 def _end_key(source: str, epoch: int | str = "") -> str:
     """Return under which name the end of an epoch is kept; no source has a / in its name."""
     return f"{source}/epoch-{epoch}"
-
-
-def _continued(ts: int, origin: Origin, end: Place, last: Place) -> NeedsOperator:
-    return NeedsOperator(
-        f"transaction {ts} is from {origin.source}, {origin.place}, in an epoch that ended at"
-        f" {end}: the source has begun epoch {last[0]} since, where it is at {last}",
-        "etcd was restored from before that epoch. Stop the source, run penstock source reload"
-        " --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
-        f" [{ts}], which skips the transactions of the source in epoch {origin.epoch}",
-        Code.ORIGIN_GAP,
-    )

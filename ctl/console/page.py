@@ -82,18 +82,10 @@ _ENVIRONMENT.filters.update(
 )
 
 
-class Box(NamedTuple):
-    """The size of a plot, and the sides of its axes."""
-
-    width: int = 400
-    height: int = 180
-    left: int = 58
-    right: int = 390
-    top: int = 12
-    bottom: int = 152
-
-
-BOX: Final = Box()
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 58, 390, 12, 152
+_BOX: Final = {"width": _WIDTH, "height": 180, "left": _LEFT, "right": _RIGHT, "top": _TOP,
+               "bottom": _BOTTOM}  # fmt: skip
+"""The size of a plot, and the sides of its axes."""
 _POINTS_MAX: Final = 180
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MINUTE_S, _HOUR_S, _DAY_S = 60.0, 3600.0, 86_400.0
@@ -146,7 +138,7 @@ def over_time(title: str, lines: Sequence[Line], scale: Scale, span_s: float) ->
         words=words,
         span_s=span_s,
         top=top,
-        box=BOX,
+        box=_BOX,
     )
 
 
@@ -174,26 +166,25 @@ def bar(parts: Sequence[tuple[str, float]], mark: float | None, about: str) -> M
     shown = []
     x = 0.0
     for name, size in parts:
-        width = max(0.0, size / total * BOX.width)
+        width = max(0.0, size / total * _WIDTH)
         shown.append((name, x, width))
         x += width
     if mark is not None:
-        mark = min(BOX.width - 1.0, max(1.0, BOX.width - mark / total * BOX.width))
+        mark = min(_WIDTH - 1.0, max(1.0, _WIDTH - mark / total * _WIDTH))
     return draw("plots", "bar", parts=shown, mark=mark, about=about)
 
 
 def _path_and_area(line: Line, top: float, *, has_area: bool) -> tuple[str, str]:
     points = thinned(line.points, _POINTS_MAX)
-    step = (BOX.right - BOX.left) / max(1, len(points) - 1)
-    high = BOX.bottom - BOX.top
+    step = (_RIGHT - _LEFT) / max(1, len(points) - 1)
+    high = _BOTTOM - _TOP
     places = [
-        None if v is None else (BOX.left + i * step, BOX.bottom - min(1, max(0, v / top)) * high)
+        None if v is None else (_LEFT + i * step, _BOTTOM - min(1, max(0, v / top)) * high)
         for i, v in enumerate(points)
     ]
     runs = _runs(places)
     area = " ".join(
-        f"{_path(run)} L{run[-1][0]:.1f} {BOX.bottom} L{run[0][0]:.1f} {BOX.bottom} Z"
-        for run in runs
+        f"{_path(run)} L{run[-1][0]:.1f} {_BOTTOM} L{run[0][0]:.1f} {_BOTTOM} Z" for run in runs
     )
     return " ".join(map(_path, runs)), area if has_area else ""
 
