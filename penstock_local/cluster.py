@@ -129,20 +129,18 @@ class Cluster:
         finally:
             client.close()
 
-    def _disk(self, pump: str) -> str:
-        file = self.home / pump / ".disk"
-        return file.read_text().strip() if file.exists() else ""
-
     def _without_copies(self, client: etcd.EtcdClient) -> set[str]:
         if self._copies == 1:
             return set()
         entries = LogEntries(client)
         found = {name: entries.read(name) for name in self.pumps}
+        files = {name: self.home / name / ".disk" for name in self.pumps}
+        disks = {name: file.read_text().strip() for name, file in files.items() if file.exists()}
         return {
             name
             for name, listed in found.items()
             if listed is None
-            or listed[0].primary.disk != self._disk(name)
+            or listed[0].primary.disk != disks.get(name, "")
             or 1 + len(listed[0].replicas) < self._copies
         }
 

@@ -179,7 +179,7 @@ class ServerProcess:
     def until(self, is_ready: Callable[[], bool], within_s: float) -> Self:
         """Return once `is_ready`, for which an `OSError` means no.
 
-        Raises `Retryable` with the log once the process has ended, or after `within_s`.
+        Raises `Retryable` with the log once the process has ended, or kills it after `within_s`.
         """
         deadline_s = time.monotonic() + within_s
         while time.monotonic() < deadline_s and self.is_running:
@@ -187,6 +187,7 @@ class ServerProcess:
                 if is_ready():
                     return self
             time.sleep(0.05)
+        self.kill()
         raise Retryable(f"{self.log.stem} does not start: {self.log_tail()}", Code.CHILD_FAILED)
 
     def until_answers(self, url: str, within_s: float) -> Self:

@@ -25,9 +25,10 @@ _HEAD = "# Made by `python -m deploy.monitoring` from alerts.py.\n"
 
 
 def files() -> dict[str, str]:
+    tests = [_test(each, is_firing=fires) for each in ALERTS for fires in (True, False)]
     return {
         "penstock.rules.yml": _yaml({"groups": [{"name": "penstock", "rules": _rules()}]}),
-        "penstock.rules.test.yml": _yaml({"rule_files": ["penstock.rules.yml"], "tests": _tests()}),
+        "penstock.rules.test.yml": _yaml({"rule_files": ["penstock.rules.yml"], "tests": tests}),
         "grafana.json": json.dumps(grafana(), indent=2) + "\n",
         "runbook.md": _runbook(),
     }
@@ -51,15 +52,8 @@ def _rules() -> list[dict[str, Any]]:
     ]
 
 
-def _tests() -> list[dict[str, Any]]:
-    return [
-        _test(each, series, is_firing=series is each.fires)
-        for each in ALERTS
-        for series in (each.fires, each.is_quiet)
-    ]
-
-
-def _test(alert: Alert, series: Mapping[str, str], *, is_firing: bool) -> dict[str, Any]:
+def _test(alert: Alert, *, is_firing: bool) -> dict[str, Any]:
+    series = alert.fires if is_firing else alert.is_quiet
     return {
         "name": f"{alert.name} {'fires' if is_firing else 'is quiet'}",
         "interval": "1m",

@@ -10,7 +10,7 @@ commit, so that each table gets all of it in one commit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,7 +32,6 @@ from drainer.sinks.protocol import EventSink, rows_changed
 from drainer.task.events.event_unit import DELTA_CHANGES, Encoding
 from drainer.task.events.messages import Messages
 from drainer.task.sql.lake_rows import COMMIT_TS, SEQ, START_TS, Block, change_schema
-from drainer.task.work_unit import TransactionStart
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
@@ -170,15 +169,11 @@ def _blocks(messages: Messages) -> Iterator[Block]:
     for _, message in messages:
         assert message.value is not None, "a block is a value"
         block = Block.decode(message.value)
-        starts = _start_ts(block.rows.column(COMMIT_TS), messages.starts)
+        encoded = block.rows.column(COMMIT_TS).combine_chunks().dictionary_encode()
+        found = [messages.starts.get(ts) for ts in encoded.dictionary.to_pylist()]
+        starts = pa.array([each and each.start_ts for each in found], pa.int64())
+        starts = starts.take(encoded.indices)
         yield replace(block, rows=block.rows.append_column(START_TS, starts))
-
-
-def _start_ts(commit_ts: pa.ChunkedArray, starts: Mapping[int, TransactionStart]) -> pa.Array:
-    encoded = commit_ts.combine_chunks().dictionary_encode()
-    found = [starts.get(ts) for ts in encoded.dictionary.to_pylist()]
-    made = pa.array([each and each.start_ts for each in found], pa.int64())
-    return made.take(encoded.indices)
 
 
 def append(

@@ -110,7 +110,11 @@ def as_upstream(
     context = change.job.context or DdlContext()
     for name, value in (_USUAL | dict(context.variables) | _ALWAYS).items():
         session.set(name, value)
-    if _fills_timestamps(change):
+    # NULLs of such a column become the moment of the DDL.
+    if any(
+        n.tp is MysqlType.TIMESTAMP and n.is_not_null and not old.is_not_null
+        for old, n in _kept(change)
+    ):
         session.set("old_alter_table", "ON")  # In place a MySQL refuses NULL (1138).
     connection.query(f"SET TIMESTAMP = {moment_s:.6f}")
     yield query if session.is_explicit else written_out(query)
@@ -311,14 +315,6 @@ def _computed_differently(change: SchemaChange, column: ColumnDef) -> str:
             if each.name.lower() in names and each.tp in _TEMPORAL and each.decimal > 0:
                 return f"{column.name} from times with fractions of a second"
     return ""
-
-
-def _fills_timestamps(change: SchemaChange) -> bool:
-    """Return whether NULLs of a TIMESTAMP column become the moment of the DDL."""
-    return any(
-        new.tp is MysqlType.TIMESTAMP and new.is_not_null and not old.is_not_null
-        for old, new in _kept(change)
-    )
 
 
 def _converted(change: SchemaChange) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:

@@ -182,7 +182,8 @@ class Collations:
 
     def look_at(self, connection: Any, tables: Iterable[TableInfo]) -> None:
         self._ask(connection)
-        for name in {c.collate for table in tables for c in _texts(table)}:
+        columns = [c for table in tables for c in table.columns]
+        for name in {c.collate for c in columns if c.tp in TEXT_TYPES and not c.is_binary}:
             if not self._has(name) and (found := self._nearest(name, fine=False)) is not None:
                 self._note(name, found.name)
 
@@ -233,7 +234,12 @@ class Collations:
             if found is None:
                 return name  # Not a collation, or one that only the server knows.
             if self._policy == COLLATIONS[1]:
-                raise _stopped(name, found.name)
+                raise NeedsOperator(
+                    f"the downstream has no collation {name}",
+                    f'set apply.collations = "map" to have {found.name} in its place, or run'
+                    " another statement instead: penstock drainer ddl replace",
+                    Code.SINK_DDL,
+                )
             self._note(name, found.name)
             return next((a for a in aliases(found.name) if a in self._there), found.name)
 
@@ -256,7 +262,11 @@ class Collations:
     def _checked_keys(self, change: SchemaChange) -> frozenset[str]:
         """Return missing collations of unique-key columns; refuse DDL that would lose rows."""
         lacking = set()
-        for schema, before, after in _changed(change):
+        made: list[tuple[str, TableInfo | None, TableInfo]]
+        made = [(schema, None, table) for schema, table in change.created]
+        made += change.altered
+        made += [(schema, before, after) for _, before, schema, after in change.renamed]
+        for schema, before, after in made:
             old = set(_unique_texts(before)) if before else set()
             old_columns = {c.id for c in before.columns} if before else set()
             for index, column in _unique_texts(after):
@@ -272,10 +282,6 @@ class Collations:
         return frozenset(lacking)
 
 
-def _texts(table: TableInfo) -> Iterator[ColumnInfo]:
-    return (c for c in table.columns if c.tp in TEXT_TYPES and not c.is_binary)
-
-
 def _unique_texts(table: TableInfo) -> Iterator[_KeyPart]:
     primary = table.primary_key
     for index in {i for i in (*table.indexes, primary) if i is not None and i.unique}:
@@ -283,21 +289,6 @@ def _unique_texts(table: TableInfo) -> Iterator[_KeyPart]:
             column = table.columns[part.offset]
             if column.tp in TEXT_TYPES and not column.is_binary:
                 yield index, column
-
-
-def _changed(change: SchemaChange) -> Iterator[tuple[str, TableInfo | None, TableInfo]]:
-    yield from ((schema, None, table) for schema, table in change.created)
-    yield from change.altered
-    yield from ((schema, before, after) for _, before, schema, after in change.renamed)
-
-
-def _stopped(name: str, substitute: str) -> NeedsOperator:
-    return NeedsOperator(
-        f"the downstream has no collation {name}",
-        f'set apply.collations = "map" to have {substitute} in its place, or run another'
-        " statement instead: penstock drainer ddl replace",
-        Code.SINK_DDL,
-    )
 
 
 def _coarse(table: str, index: IndexInfo, column: ColumnInfo, substitute: str) -> NeedsOperator:
