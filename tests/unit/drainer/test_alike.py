@@ -82,8 +82,8 @@ def test_tables_together_get_the_statements_that_each_gets_alone(
 def test_two_alike_tables_end_as_each_does_alone(case: Case, data: st.DataObject) -> None:
     upstreams = {name: Upstream(case.table) for name in ("merged", "serial")}
     with (
-        closing(database(case.table, "merged")) as together,
-        closing(database(case.table, "merged")) as alone,
+        closing(database(case.table, *upstreams)) as together,
+        closing(database(case.table, *upstreams)) as alone,
     ):
         for steps in data.draw(histories(case, 30)):
             cut = len(steps) // 3
