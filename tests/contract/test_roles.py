@@ -14,8 +14,16 @@ from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from penstock.http2.unary import Reply, UnaryCall
 from penstock.pb import cistern_pb2, penstock_pb2, pump_pb2
-from penstock.security.roles import DRAINER, OPERATOR, PUMP, ROLES, WRITER
-from penstock.security.tls import Security, SecurityConfig, open_aio_channel
+from penstock.security.tls import (
+    DRAINER,
+    OPERATOR,
+    PUMP,
+    ROLES,
+    WRITER,
+    Security,
+    SecurityConfig,
+    open_aio_channel,
+)
 from tests.kit.servers.authority import Authority, Pair
 
 MAY = {

@@ -33,6 +33,7 @@ from penstock.http2.server_connection import ServerConnection
 from penstock.http2.server_limits import ServerLimits
 from penstock.http2.server_stream import Load, Receiver, ServerStream
 from penstock.http2.unary import UnaryHandler
+from penstock.security.tls import common_names
 
 log = logging.getLogger(__name__)
 
@@ -470,8 +471,7 @@ def _bound(family: int, where: Any, *, is_only: bool) -> socket.socket:
 def _auth_of(tls: Any) -> Mapping[str, Any]:
     if tls is None:
         return {}
-    subject = (tls.getpeercert() or {}).get("subject", ())
-    names = [value for part in subject for name, value in part if name == "commonName"]
+    names = common_names(tls.getpeercert())
     auth: dict[str, Any] = {"transport_security_type": [b"ssl"]}
     if names:
         auth["x509_common_name"] = [name.encode("utf-8") for name in names]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import NeedsOperator
-from penstock.node.logs import JsonLines, LimitFilter, LogFile, TextLines, start_logging
+from penstock.node.logs import (
+    KINDS_MAX,
+    JsonLines,
+    LimitFilter,
+    LogFile,
+    RecentProblems,
+    TextLines,
+    start_logging,
+)
 
 log = logging.getLogger("some.part")
 
@@ -148,3 +157,131 @@ def test_a_log_that_cannot_be_written_any_more_does_not_stop_the_node(tmp_path: 
 def test_logs_that_cannot_be_are_refused(settings: dict[str, str], problem: str) -> None:
     with pytest.raises(NeedsOperator, match=problem):
         start_logging(**settings)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+class Logged:
+    """A logger with a limit of two lines at once and one per five seconds."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.lines = Lines()
+        self.filter = LimitFilter(burst=2, interval_s=5, clock=self.clock)
+        self.lines.addFilter(self.filter)
+        root = logging.getLogger()
+        self.before = root.handlers[:], root.level
+        root.handlers[:] = [self.lines]
+        root.setLevel(logging.DEBUG)
+        self.log = logging.getLogger("some.part")
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    logged = Logged()
+    yield logged
+    root = logging.getLogger()
+    root.handlers[:], level = logged.before
+    root.setLevel(level)
+
+
+def test_a_storm_becomes_a_line_now_and_then_that_says_how_many_were_left_out(
+    logged: Logged,
+) -> None:
+    for second in range(30):
+        for number in range(10):
+            logged.log.warning("disk %d is slow", second * 10 + number)
+        logged.clock.now_s += 1
+    assert logged.lines.texts[:3] == [
+        "disk 0 is slow",
+        "disk 1 is slow",
+        "disk 50 is slow (and 48 more like it)",
+    ]
+    assert len(logged.lines.texts) == 2 + 5
+    assert all("and 49 more like it" in text for text in logged.lines.texts[3:])
+
+
+def test_lines_of_other_kinds_pass_meanwhile(logged: Logged) -> None:
+    for number in range(50):
+        logged.log.warning("disk %d is slow", number)
+    logged.log.error("disk %d is slow", 1)
+    logged.log.warning("pump is paused")
+    logging.getLogger("other").warning("disk %d is slow", 2)
+    assert len(logged.lines.texts) == 5
+
+
+def test_debug_lines_and_the_end_of_the_process_are_never_left_out(logged: Logged) -> None:
+    for _ in range(10):
+        logged.log.debug("step")
+        logging.getLogger("penstock.node.service").error("stopped: %s", "why")
+    assert len(logged.lines.texts) == 20
+
+
+def test_what_was_never_logged_is_logged_at_the_end(logged: Logged) -> None:
+    for number in range(9):
+        logged.log.warning("disk %d is slow, 100%% busy", number)
+    for _ in range(2):
+        logged.filter.report(logging.getLogger("penstock.node.service"))
+    assert logged.lines.texts[2:] == [
+        "left out 7 lines of some.part like: disk 8 is slow, 100% busy"
+    ]
+
+
+def test_kinds_without_end_do_not_fill_the_memory(logged: Logged) -> None:
+    for number in range(5000):
+        logged.log.warning(f"line {number}")
+    for number in (4999, 4999, 0):  # The last kind is known and left out now, the first forgotten.
+        logged.log.warning(f"line {number}")
+    assert logged.lines.texts[4999:] == ["line 4999", "line 4999", "line 0"]
+    assert len(logged.filter._buckets) <= 1000
+
+
+def log_to(problems: RecentProblems) -> logging.Logger:
+    log = logging.Logger("pump.node")
+    log.addHandler(problems)
+    return log
+
+
+def test_warnings_and_errors_are_kept_with_their_moment_and_nothing_else_is() -> None:
+    problems = RecentProblems()
+    log = log_to(problems)
+    log.info("fine")
+    log.warning("slow: %s", "pump-2")
+    log.error("broken\nin two lines")
+    slow, broken = problems.facts()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", slow.time)
+    assert slow.summary == "WARNING pump.node: slow: pump-2"
+    assert broken.summary == "ERROR pump.node: broken\\nin two lines"
+
+
+def test_lines_of_one_kind_are_one_entry_with_their_number_and_the_last_of_them() -> None:
+    problems = RecentProblems()
+    for second in range(12):
+        log_to(problems).warning("no answer for %d s", second)
+    assert [each.summary for each in problems.facts()] == [
+        "WARNING pump.node: no answer for 11 s (12 times)"
+    ]
+
+
+def test_the_oldest_kinds_give_way_and_long_lines_are_cut() -> None:
+    problems = RecentProblems()
+    for number in range(KINDS_MAX + 3):
+        log_to(problems).error(f"kind {number} " + "x" * 10_000)
+    lines = [each.summary for each in problems.facts()]
+    assert len(lines) == KINDS_MAX
+    assert "kind 12 " in lines[-1]
+    assert max(map(len, lines)) < 3000
