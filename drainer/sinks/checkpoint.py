@@ -127,6 +127,9 @@ class Checkpoint:
         consistent = stored.get("consistent", False)
         if not isinstance(consistent, bool):
             raise _unreadable(stored, "consistent is neither true nor false")
+        ahead = _numbers(stored, "ahead")
+        if not all(map(str.isdecimal, ahead)):
+            raise _unreadable(stored, f"ahead is {ahead!r}")
         return cls(
             commit_ts=_number(stored, "commitTS"),
             schema_version=_number(stored, "schema-version"),
@@ -135,11 +138,11 @@ class Checkpoint:
             ddl_before=str(stored.get("ddl-before", "")),
             applying_ts=_number(stored, "applying"),
             origins=_origins(stored),
-            pumps=_pumps(stored),
+            pumps=_numbers(stored, "pumps"),
             skipped=_skipped(stored),
             overrides=_overrides(stored),
             has_all_overrides=stored.get("all-overrides") is True,
-            ahead=_ahead(stored),
+            ahead={int(job_id): version for job_id, version in ahead.items()},
             writer=str(stored.get("writer", "")),
             is_torn=stored.get("consistent") is False and "writer" not in stored,
         )
@@ -164,18 +167,11 @@ def _origins(stored: dict[str, Any]) -> dict[str, Place]:
     return places
 
 
-def _pumps(stored: dict[str, Any]) -> dict[str, int]:
-    found = stored.get("pumps", {})
+def _numbers(stored: dict[str, Any], name: str) -> dict[str, int]:
+    found = stored.get(name, {})
     if not isinstance(found, dict):
-        raise _unreadable(stored, f"pumps are {found!r}")
-    return {name: _number(found, name) for name in found}
-
-
-def _ahead(stored: dict[str, Any]) -> dict[int, int]:
-    found = stored.get("ahead", {})
-    if not isinstance(found, dict) or not all(map(str.isdecimal, found)):
-        raise _unreadable(stored, f"ahead is {found!r}")
-    return {int(job_id): _number(found, job_id) for job_id in found}
+        raise _unreadable(stored, f"{name} are {found!r}")
+    return {key: _number(found, key) for key in found}
 
 
 def _skipped(stored: dict[str, Any]) -> Totals:
