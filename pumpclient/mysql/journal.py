@@ -12,8 +12,6 @@ been sent: all are sent again, and the group is complete. Where no commit_ts is 
 sent: the group is rolled back, from the last transaction to the first.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -4,8 +4,6 @@ TABLE_MAP and rows events stay bytes: `pumpclient.mysql.rows` decodes them, and 
 that are wanted. An unknown type is an error unless its server marked it as ignorable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

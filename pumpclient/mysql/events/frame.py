@@ -31,8 +31,6 @@ whether events end in checksums, comes after it. `rotate_of` recognises by the l
 ROTATE whether it has a checksum itself.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag

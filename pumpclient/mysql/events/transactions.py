@@ -56,8 +56,6 @@ Each status variable is a code of one byte and a value whose length only the cod
 unknown code makes everything after it unreadable.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ rolled back by the next attempt. Otherwise they would block that Pump's stream u
 abandons them.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter

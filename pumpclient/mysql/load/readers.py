@@ -11,8 +11,6 @@ planner session ── ranges, on demand ──> reader threads ── queue ─
                                               is used: then the queue has counts
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import queue

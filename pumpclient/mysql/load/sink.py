@@ -11,8 +11,6 @@ statement of an earlier attempt, whose process may have died before its last INS
 after the DROP of its table. Each INSERT is a transaction of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

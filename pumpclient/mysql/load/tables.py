@@ -6,8 +6,6 @@ column, from arithmetic. Only the server, in its collation, decides whether a ke
 range.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -24,8 +24,6 @@ the row in it. The text is exact; the Drainer and `verify` compare texts.
 Generated columns are neither read nor written.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass

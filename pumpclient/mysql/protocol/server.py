@@ -8,8 +8,6 @@ The state is the server's identity, the end of its binlog, GTID sets and files. 
 `check_server` reports the finding and the remedy.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

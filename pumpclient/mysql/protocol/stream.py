@@ -20,8 +20,6 @@ Its commands:
 A packet is 3 bytes of length, 1 of sequence, payload; 0xffffff bytes continue in the next packet.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import secrets

@@ -7,8 +7,6 @@ its one statement. No SQL is parsed: the first words of a statement suffice.
 `recover` cuts the newest relay file to the end of its last complete transaction.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Callable

@@ -11,8 +11,6 @@ of a transaction, and the next server sends it again. Anywhere else it is damage
 Readers in the writer's process wait on `Growth`, for the writer and not on a clock.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -19,8 +19,6 @@ on the disk before relay.meta refers to it, and before the server gets an acknow
 Each event's checksum is verified before any of this.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import threading

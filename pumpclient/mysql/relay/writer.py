@@ -12,8 +12,6 @@ CRC-32; without it, 4 less:
     38 and up  QUERY: header 19, fixed part 13, end of the schema 1, comment, checksum 4
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -33,8 +33,6 @@ millionths, as if the whole were one longer number: a negative TIME is the negat
 Zero and partial dates stay texts (`0000-00-00`, `2020-00-00`); TIMESTAMP is in UTC.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import struct

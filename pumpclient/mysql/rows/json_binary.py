@@ -29,8 +29,6 @@ They change, one after the other, the value in the image before. A path that lea
 malformed: the server wrote a change that it had made itself.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -14,8 +14,6 @@ and None for NULL. The error for an unreadable value names its column, and the t
 read.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property

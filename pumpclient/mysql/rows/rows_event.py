@@ -35,8 +35,6 @@ Offsets only grow, and slices never reach past the end, so one comparison for ea
 whether bytes were missing.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -33,8 +33,6 @@ counts VECTOR among the texts. Labels are texts of the column's own charset in M
 MariaDB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Command `penstock source`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from penstock.node import command

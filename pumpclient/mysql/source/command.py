@@ -16,8 +16,6 @@ to a stopped source), and -o json. A command that changes a source requires one 
 exists), and the answer names the source. `penstock source COMMAND --help` shows the details.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

@@ -3,8 +3,6 @@
 The metrics are formatted here: eight numbers do not justify a package that writers must install.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ failed   ── an operator must act: override the statement, or resume; the rel
 paused   ── as requested; the relay log continues
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

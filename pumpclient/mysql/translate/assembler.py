@@ -16,8 +16,6 @@ them. Transactions that ended at or before `done` are then repeated as well; the
 Events that report changes of data outside of rows stop the assembler.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

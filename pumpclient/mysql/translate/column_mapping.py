@@ -14,8 +14,6 @@ position. Signs and charsets that a server does not send are taken from the tabl
 followed its DDL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache

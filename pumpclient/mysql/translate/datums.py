@@ -5,8 +5,6 @@ path, or if the table's column has another size, the value is decoded and then e
 writer's value, which checks it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 from dataclasses import replace

@@ -24,8 +24,6 @@ that its origin shows whether it was done: the last piece has the statement's ow
 piece before it one less.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -21,8 +21,6 @@ So the downstream is ahead, never behind: it skips numbers, and gives none twice
 restarts at its end (CYCLE) does not promise this upstream either, and gets its number unchanged.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -21,8 +21,6 @@ statement decide, never a later word:
 So a statement of a newer server is skipped where it makes an object that no row depends on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence, Set
 from itertools import islice, pairwise

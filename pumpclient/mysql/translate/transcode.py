@@ -20,8 +20,6 @@ Of a system-versioned table only current rows are followed:
 An update that changes only the start of its row's time is also ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter

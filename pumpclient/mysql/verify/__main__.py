@@ -1,7 +1,5 @@
 """`python -m pumpclient.mysql.verify`, the same as `penstock verify`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from penstock.node import command

@@ -3,8 +3,6 @@
 Exit codes: 0 equal (also after a repair), 1 rows differ or are undecided, 2 it could not be done.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -19,8 +19,6 @@ Rows are compared in a canonical form:
 A fraction of a second of zeros is the same as no fraction.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

@@ -6,8 +6,6 @@ downstream table also has rows of others, and a row that exists only there does 
 table.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

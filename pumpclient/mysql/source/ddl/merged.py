@@ -16,8 +16,6 @@ The set of all sources is unknown, so nothing here waits for the last source (un
 `penstock.filters.routes`): a column that all of them have dropped must be dropped by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from penstock.codes import Code

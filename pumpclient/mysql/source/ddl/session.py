@@ -36,8 +36,6 @@ their types.
 table, the statement is refused before it is executed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A table that the cluster does not know is defined from the server's own CREATE T
 the filters exclude has no transcoder, and none of its rows is read.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable

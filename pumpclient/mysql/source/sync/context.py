@@ -3,8 +3,6 @@
 The syncer writes the counters, and the pages read them, without locks.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ the source's id, so that no Drainer considers its rows repeated. The relay log i
 it may be the only copy of binlogs that a server has lost.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

@@ -26,8 +26,6 @@ DDL names a predecessor, but is never a predecessor itself: a missing DDL is det
 versions.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

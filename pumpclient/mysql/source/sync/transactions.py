@@ -9,8 +9,6 @@ Rows are gathered into transactions, and transactions into groups of bounded cou
 except for the file that holds a transaction's rows when they are many.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -313,14 +313,6 @@ def test_json_of_mysql_becomes_json_of_tidb() -> None:
     assert json.loads(str(RowCodec(table).decode_insert(row)[1])) == value
 
 
-def test_decimals_of_the_same_size_are_copied() -> None:
-    table = made(["a INT PRIMARY KEY", "b DECIMAL(9,2)"])
-    columns = (INT, Column(WireType.NEWDECIMAL, 9 << 8 | 2, is_unsigned=False))
-    image = make_image(columns, (1, Decimal("-7.25")))
-    found = Transcoder(TableMap("db", "t", columns), table).changes(WRITE, event(WRITE, 2, image))
-    assert RowCodec(table).decode_insert(found[1][0]) == (1, Decimal("-7.25"))
-
-
 CURRENT, NEW_CURRENT, PAST = (
     "2038-01-19 03:14:07.999999", "2106-02-07 06:28:15.999999", "2026-01-02 03:04:05.000006",
 )  # fmt: skip
