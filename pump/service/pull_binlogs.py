@@ -122,7 +122,7 @@ class Pulls:
             del self.open[id(puller)]
 
     async def fetched(self, name: str, wanted: Sequence[int]) -> AsyncGenerator[Pulled]:
-        """Yield the wanted binlogs in batches; raise as `batches` does, and `NotHere`."""
+        """Yield the wanted binlogs in batches; raise as `batches` does, or as `Stream.fetch`."""
         loop, fetch = asyncio.get_running_loop(), self._storage.stream.fetch
         while wanted:
             if self._closed:

@@ -125,14 +125,3 @@ class PurgedRange(NeedsOperator):
         )
         self.after_ts = after_ts
         self.purged_ts = purged_ts
-
-
-class NotHere(NeedsOperator):
-    """A binlog was requested by its commit_ts, and this Pump cannot send it in that way."""
-
-    def __init__(self, commit_ts: int, why: str) -> None:
-        super().__init__(
-            f"the binlog at commit_ts {commit_ts} cannot be fetched: {why}",
-            hint="was the Pump's data-dir exchanged? Restart the Drainer, which asks again",
-            code=Code.PULL_REFUSED,
-        )

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from google_crc32c import extend
 
 from penstock.codes import Code
-from penstock.errors import Corrupt, Malformed, PenstockError
+from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError
 from penstock.log.chunks import ChunkList, decode_chunk, decode_chunk_list, is_special
 from penstock.log.segment import segment_name
 from penstock.log.segments import Position, Segments
 from pump.store.index import COMMIT, LARGE, Index, Purge
-from pump.store.record import NotHere, PurgedRange
+from pump.store.record import PurgedRange
 
 
 class Large(NamedTuple):
@@ -97,7 +97,7 @@ class Stream:
     def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
         """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.
 
-        Raises as `pull` does, and `NotHere` for a binlog that is not here, or is in chunks.
+        Raises as `pull` does, and `NeedsOperator` for a binlog that is not here, or is in chunks.
         """
         self._check(wanted[0] - 1)
         kinds: list[int] = []
@@ -108,7 +108,7 @@ class Stream:
             if kinds and size > bytes_max:
                 break
             if kind == LARGE:
-                raise NotHere(ts, "it lies in chunks, which only a pull sends")
+                raise _not_here(ts, "it lies in chunks, which only a pull sends")
             if kind == COMMIT:
                 positions.append((prewrite[0], prewrite[1], prewrite[2]))
             positions.append((s, o, n))
@@ -118,7 +118,7 @@ class Stream:
         return Pulled(stamps, prewrites, outcomes, stamps[-1])
 
     def _found(self, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield each wanted timestamp with its entry; raise `NotHere` if an entry is missing."""
+        """Yield each wanted timestamp with its entry; raise `NeedsOperator` if one is missing."""
         left = iter(wanted)
         ts = next(left)
         for stamps, entries in self._index.commits(wanted[0] - 1, wanted[-1]):
@@ -133,7 +133,7 @@ class Stream:
                     return
                 ts = following
         self._check(wanted[0] - 1)
-        raise NotHere(ts, "this Pump has no such binlog")
+        raise _not_here(ts, "this Pump has no such binlog")
 
     def chunks(self, large: Large) -> Iterator[bytes]:
         """Yield the merged binlog chunk by chunk, the last one only if size and checksum are right.
@@ -225,3 +225,11 @@ def _apart(kinds: Sequence[int], parts: list[bytes]) -> tuple[list[bytes], list[
     left = iter(parts)
     pairs = [(next(left) if kind == COMMIT else b"", next(left)) for kind in kinds]
     return [prewrite for prewrite, _ in pairs], [outcome for _, outcome in pairs]
+
+
+def _not_here(commit_ts: int, why: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"the binlog at commit_ts {commit_ts} cannot be fetched: {why}",
+        "was the Pump's data-dir exchanged? Restart the Drainer, which asks again",
+        Code.PULL_REFUSED,
+    )
