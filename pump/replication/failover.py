@@ -249,8 +249,8 @@ class Failovers:
         return self._silence_s(node_id) > wait_s
 
     def _is_newer(self, node_id: str, entry: LogEntry) -> bool:
-        links = self._copies.links(node_id)
-        return self._is_foreign(node_id, entry) and links[-1].epoch > entry.epoch
+        newest = max((link.epoch for link in self._copies.links(node_id)), default=0)
+        return self._is_foreign(node_id, entry) and newest > entry.epoch
 
     def _silence_s(self, node_id: str) -> float:
         heard_s = self._copies.last_heard_s(node_id) or self._heeds_s

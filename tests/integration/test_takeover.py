@@ -9,8 +9,8 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen, check_output
@@ -54,9 +54,6 @@ class SeenPeers(Peers):
         self._rig.meanwhile()
         return self._rig.state
 
-    def entry(self, node_id: str) -> LogEntry | None:
-        return self._rig.entry
-
     @property
     def draining(self) -> set[str]:
         return self._rig.draining
@@ -65,7 +62,8 @@ class SeenPeers(Peers):
 class Rig:
     def __init__(self, folder: Path) -> None:
         self.copies = Replicas(folder, node_id="pump-3", cluster_id=CLUSTER, disk=OWN.disk)
-        self.entry: LogEntry | None = LISTED
+        self.peers = SeenPeers(self)
+        self.entry = LISTED
         self.state: NodeState | None = NodeState.ONLINE
         self.command = _WAITS
         self.asked = 0
@@ -75,10 +73,18 @@ class Rig:
         self.copy_begins: int | None = 0
         self.failovers = Failovers(
             self.copies,
-            SeenPeers(self),
+            self.peers,
             lambda node_id, folder: asyncio.create_subprocess_exec(*self.command),
             after_s=AFTER_S,
         )
+
+    @property
+    def entry(self) -> LogEntry | None:
+        return self.peers.logs.get("pump-1")
+
+    @entry.setter
+    def entry(self, entry: LogEntry | None) -> None:
+        self.peers.logs = {} if entry is None else {"pump-1": entry}
 
 
 async def given(copies: Replicas, first: int | None) -> None:
@@ -92,184 +98,162 @@ async def given(copies: Replicas, first: int | None) -> None:
         assert await copies.follow(NAME, request, head) == Have(4, Place(first, BEGIN), first)
 
 
-def run(folder: Path, test: Callable[[Rig], Awaitable[None]], **facts: object) -> None:
-    """Run a test while a rig watches over the copy of a log that it was given once."""
-
-    async def body() -> None:
-        rig = Rig(folder)
-        for name, fact in facts.items():
-            setattr(rig, name, fact)
-        await given(rig.copies, rig.copy_begins)
-        watching = asyncio.create_task(rig.failovers.run())
-        try:
-            await test(rig)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            await rig.failovers.close()
-            await rig.copies.close()
-
-    asyncio.run(body())
+@asynccontextmanager
+async def running(folder: Path, **facts: object) -> AsyncIterator[Rig]:
+    """A rig that watches over the copy of a log that it was given once."""
+    rig = Rig(folder)
+    for name, fact in facts.items():
+        setattr(rig, name, fact)
+    await given(rig.copies, rig.copy_begins)
+    watching = asyncio.create_task(rig.failovers.run())
+    try:
+        yield rig
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await rig.failovers.close()
+        await rig.copies.close()
 
 
-async def left_alone(rig: Rig) -> None:
-    await until(lambda: rig.asked > 0)
-    await asyncio.sleep(4 * AFTER_S)
-    assert rig.failovers.running == []
+async def left_alone(folder: Path, **facts: object) -> None:
+    async with running(folder, **facts) as rig:
+        await until(lambda: rig.asked > 0)
+        await asyncio.sleep(4 * AFTER_S)
+        assert rig.failovers.running == []
 
 
-def test_a_silent_primary_s_log_is_taken_over_by_who_is_listed(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_silent_primary_s_log_is_taken_over_by_who_is_listed(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         await until(lambda: rig.failovers.running == ["pump-1"])
         assert not rig.copies.is_held("pump-1")
-
-    run(tmp_path, body)
 
 
 @pytest.mark.fault(
     "the folder of a Pump with a copy is replaced by the one of a backup, and the primary is away"
 )
-def test_a_copy_that_was_put_back_to_before_the_mark_takes_nothing_over(tmp_path: Path) -> None:
+async def test_a_copy_that_was_put_back_to_before_the_mark_takes_nothing_over(
+    tmp_path: Path,
+) -> None:
     marked = replace(LISTED, mark=Mark(0, BEGIN + 1, 4))
-    run(tmp_path, left_alone, entry=marked)
-    run(tmp_path / "primary", left_alone, entry=marked.claimed(OWN))
+    await left_alone(tmp_path, entry=marked)
+    await left_alone(tmp_path / "primary", entry=marked.claimed(OWN))
 
 
-def test_a_disk_that_is_the_primary_already_has_its_pump_started_again(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_disk_that_is_the_primary_already_has_its_pump_started_again(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, entry=LISTED.claimed(OWN), state=NodeState.PAUSED) as rig:
         await until(lambda: rig.failovers.running == ["pump-1"])
 
-    run(tmp_path, body, entry=LISTED.claimed(OWN), state=NodeState.PAUSED)
 
-
-def test_a_pump_that_stopped_in_order_is_waited_for(tmp_path: Path) -> None:
-    run(tmp_path, left_alone, state=NodeState.PAUSED)
+async def test_a_pump_that_stopped_in_order_is_waited_for(tmp_path: Path) -> None:
+    await left_alone(tmp_path, state=NodeState.PAUSED)
 
 
 @pytest.mark.main_case("paused")
 @pytest.mark.parametrize("state", [NodeState.PAUSED, NodeState.OFFLINE])
-def test_a_copy_that_is_newer_than_a_restored_etcd_is_taken_over_whatever_the_state_there(
+async def test_a_copy_that_is_newer_than_a_restored_etcd_is_taken_over_whatever_the_state_there(
     tmp_path: Path, state: NodeState
 ) -> None:
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path, entry=LogEntry(epoch=3, primary=DEAD), state=state) as rig:
         await until(lambda: rig.failovers.running == ["pump-1"])
 
-    run(tmp_path, body, entry=LogEntry(epoch=3, primary=DEAD), state=state)
 
-
-def test_a_copy_that_is_not_listed_or_not_whole_takes_nothing_over(tmp_path: Path) -> None:
-    run(tmp_path / "other", left_alone, entry=LogEntry(epoch=4, primary=DEAD))
+async def test_a_copy_that_is_not_listed_or_not_whole_takes_nothing_over(tmp_path: Path) -> None:
+    await left_alone(tmp_path / "other", entry=LogEntry(epoch=4, primary=DEAD))
     half = Copy(OWN.pump, OWN.disk, first=2)
-    run(tmp_path / "half", left_alone, entry=LogEntry(epoch=4, primary=DEAD, replicas=(half,)))
+    await left_alone(tmp_path / "half", entry=LogEntry(epoch=4, primary=DEAD, replicas=(half,)))
 
 
 @pytest.mark.main_case("None")
 @pytest.mark.parametrize("begins", [None, 3])
-def test_a_copy_that_lacks_what_the_list_says_takes_nothing_over_and_is_followed_again(
+async def test_a_copy_that_lacks_what_the_list_says_takes_nothing_over_and_is_followed_again(
     tmp_path: Path, begins: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path, copy_begins=begins, entry=replace(LISTED, needed=2)) as rig:
         await until(lambda: "cannot take over" in caplog.text)
         assert rig.failovers.running == []
         await until(lambda: rig.copies.is_held("pump-1"))
         await rig.copies.follow(NAME, Ask(5), b"")
 
-    run(tmp_path, body, copy_begins=begins, entry=replace(LISTED, needed=2))
-
 
 @pytest.mark.thorough
-def test_a_copy_whose_files_were_deleted_by_hand_takes_nothing_over(
+async def test_a_copy_whose_files_were_deleted_by_hand_takes_nothing_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path, entry=None) as rig:
         shutil.rmtree(rig.copies.folder("pump-1") / "log")
         rig.entry = LISTED
         await until(lambda: "cannot take over" in caplog.text)
         assert rig.failovers.running == []
 
-    run(tmp_path, body, entry=None)
 
-
-def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_primary_that_gives_a_sign_of_life_keeps_its_log(tmp_path: Path) -> None:
+    async with running(tmp_path) as rig:
         for _ in range(30):
             await rig.copies.follow(NAME, SignOfLife(4), b"")
             await asyncio.sleep(AFTER_S / 5)
             assert rig.failovers.running == []
 
-    run(tmp_path, body)
-
 
 @pytest.mark.main_case("online")
 @pytest.mark.parametrize("state", [NodeState.ONLINE, NodeState.OFFLINE])
-def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
+async def test_a_primary_that_is_back_before_etcd_answers_keeps_its_log_and_its_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NodeState
 ) -> None:
     monkeypatch.setattr(failover, "_UNNEEDED_S", 2 * AFTER_S)
     monkeypatch.setattr(failover, "_STATE_EVERY_S", 0.0)
 
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path, state=state) as rig:
         rig.meanwhile = lambda: rig.copies._heard(rig.copies._copies["pump-1"], 4)
         await until(lambda: rig.asked > 1)
         assert (rig.failovers.running, rig.copies.names()) == ([], ["pump-1"])
 
-    run(tmp_path, body, state=state)
 
-
-def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
+async def test_a_process_that_was_stopped_itself_takes_no_primary_for_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failover, "_LATE_S", -1.0)  # Each look comes late.
     monkeypatch.setattr(failover, "_TICK_S", AFTER_S / 5)
 
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path) as rig:
         await asyncio.sleep(10 * AFTER_S)
         assert (rig.failovers.running, rig.asked) == ([], 0)
 
-    run(tmp_path, body)
-
 
 @pytest.mark.thorough
-def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again(
+async def test_a_log_that_is_followed_again_has_its_time_before_it_is_taken_over_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failover, "_AGAIN_S", 0.0)
 
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path, command=_ENDS) as rig:
         await until(lambda: rig.failovers.running == ["pump-1"])
         rig.failovers._after_s = 60.0
         await until(lambda: not rig.failovers.running)
         await asyncio.sleep(0.5)
         assert rig.failovers.running == []
 
-    run(tmp_path, body, command=_ENDS)
-
 
 @pytest.mark.thorough
-def test_a_disk_that_leaves_takes_nothing_over_where_another_copy_can(tmp_path: Path) -> None:
+async def test_a_disk_that_leaves_takes_nothing_over_where_another_copy_can(tmp_path: Path) -> None:
     other = Copy("pump-4", "4" * 32)
     listed = LogEntry(epoch=4, primary=DEAD, replicas=(OWN, other))
 
-    async def waits(rig: Rig) -> None:
+    async with running(tmp_path / "other", entry=listed, draining={OWN.disk}) as rig:
         await asyncio.sleep(12 * AFTER_S)
         assert rig.failovers.running == []
 
-    run(tmp_path / "other", waits, entry=listed, draining={OWN.disk})
-
-    async def body(rig: Rig) -> None:
+    async with running(tmp_path / "alone", draining={OWN.disk}) as rig:
         await until(lambda: rig.failovers.running == ["pump-1"])
 
-    run(tmp_path / "alone", body, draining={OWN.disk})
 
-
-def test_a_log_is_followed_again_once_the_pump_on_it_has_ended(tmp_path: Path) -> None:
-    async def body(rig: Rig) -> None:
+async def test_a_log_is_followed_again_once_the_pump_on_it_has_ended(tmp_path: Path) -> None:
+    async with running(tmp_path, command=_ENDS) as rig:
         await until(lambda: rig.failovers.running == ["pump-1"])
         rig.entry = None
         await until(lambda: rig.copies.is_held("pump-1") and not rig.failovers.running)
         await rig.copies.follow(NAME, Ask(5), b"")
-
-    run(tmp_path, body, command=_ENDS)
 
 
 def test_a_pump_is_started_as_its_parent_was_but_for_what_must_differ() -> None:
@@ -305,18 +289,15 @@ def test_a_stand_in_is_a_pump_as_soon_as_it_has_its_arguments(tmp_path: Path) ->
     assert asyncio.run(body()) == command.NEEDS_OPERATOR
 
 
-def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> None:
-    async def body() -> None:
-        standby = StandbyProcess(tmp_path / "copies")
-        await standby.keep()
-        first = present(standby.process)
-        first.kill()
-        await first.wait()
-        process = await standby.take(["--version"])
-        assert process.pid != first.pid
-        assert await process.wait() == 0
-
-    asyncio.run(body())
+async def test_a_stand_in_that_died_is_replaced_when_it_is_wanted(tmp_path: Path) -> None:
+    standby = StandbyProcess(tmp_path / "copies")
+    await standby.keep()
+    first = present(standby.process)
+    first.kill()
+    await first.wait()
+    process = await standby.take(["--version"])
+    assert process.pid != first.pid
+    assert await process.wait() == 0
 
 
 _STANDS_IN = (
