@@ -104,8 +104,8 @@ class NodeStatus:
 
     `max_commit_ts` is the end of a Pump's sorted stream, or a Drainer's checkpoint. `update_ts` is
     the time of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label`
-    (labels.py). A reader derives `is_alive` from `update_ts` (`seems_live`). It is stored as false,
-    as in TiDB-Binlog, because a killed node could not take back a true value.
+    (`labels_in`). A reader derives `is_alive` from `update_ts` (`seems_live`). It is stored as
+    false, as in TiDB-Binlog, because a killed node could not take back a true value.
     """
 
     node_id: str
@@ -172,7 +172,7 @@ def _field(fields: Mapping[str, Any], name: str, kind: type[T], absent: T) -> T:
 def seems_live(status: NodeStatus, now_ts: int, stale_after_s: float = 10) -> bool:
     """Return whether a node's last heartbeat looks fresh, for display only: clocks may jump.
 
-    Code that decides about a node watches its heartbeats (heartbeats.py).
+    Code that decides about a node watches its heartbeats (`Heartbeats`).
     """
     if status.state in (NodeState.PAUSED, NodeState.OFFLINE):
         return False

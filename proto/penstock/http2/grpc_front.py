@@ -57,7 +57,7 @@ class GrpcFront:
         """Interceptors are those of `grpc.aio`.
 
         The fast path serves only callers that each interceptor admits by its method `admits`, which
-        takes the path and the result of `CallContext.auth_context`. An interceptor without that
+        takes the path and the result of `ServerCall.auth_context`. An interceptor without that
         method admits no caller.
         """
         self._limits = limits

@@ -22,7 +22,7 @@ while, and ignored.
 
 This is one state machine, longer than a module should be: the effect of a frame depends on its
 stream, on the connection and on the frame before it. Independent parts are separate modules: header
-blocks, messages, limits, and all output (`server_outgoing.py`).
+blocks, messages, limits, and all output (`server_stream.py`).
 """
 
 import asyncio
