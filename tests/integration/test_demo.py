@@ -19,49 +19,38 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.etcd, pytest.mark.spark]
 
 
-def test_the_demo_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
-    printed = demo(tmp_path, "--rows", "12000", "--transactions", "800")
-    assert_demo(printed, tmp_path)
+def nameless() -> list[str]:
+    """Return what runs a command on a host without names: own namespaces, empty files of names."""
+    files = [f for f in ("/etc/hosts", "/etc/resolv.conf") if Path(f).exists()]
+    hide = "".join(f"mount --bind /dev/null {file} && " for file in files)
+    script = f'hostname no-such-host && {hide} exec "$@"'
+    return ["unshare", "--map-root-user", "--mount", "--uts", "sh", "-c", script, "sh"]
 
 
-@pytest.mark.mariadb
-@pytest.mark.slow
-def test_a_host_that_resolves_no_name_not_even_its_own_runs_the_demo(tmp_path: Path) -> None:
-    printed = demo(
-        tmp_path, "--sink", "mysql", "--rows", "12000", "--transactions", "800", host=nameless()
-    )
-    assert_demo(printed, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_demo_into_files_is_restored_and_ends_identical(tmp_path: Path) -> None:
-    printed = demo(tmp_path, "--sink", "files", "--rows", "12000", "--transactions", "800")
-    assert "restored everything up to" in printed
-    assert_demo(printed, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_demo_into_a_lake_ends_identical(tmp_path: Path) -> None:
-    assert_demo(
-        demo(tmp_path, "--sink", "delta", "--rows", "12000", "--transactions", "800"), tmp_path
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.kafka
-def test_the_demo_into_a_kafka_is_read_by_kafkas_consumer_and_ends_identical(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ("sqlite", ""),
+        # On a host that resolves no name, not even its own.
+        pytest.param("mysql", "", marks=[pytest.mark.mariadb, pytest.mark.slow]),
+        pytest.param("files", "restored everything up to", marks=pytest.mark.slow),
+        pytest.param("delta", "", marks=pytest.mark.slow),
+        pytest.param(
+            "kafka", "by Kafka's console consumer", marks=[pytest.mark.kafka, pytest.mark.slow]
+        ),
+    ],
+)
+def test_the_demo_ends_identical_and_leaves_no_process(
+    sink: str, said: str, tmp_path: Path
 ) -> None:
-    printed = demo(tmp_path, "--sink", "kafka", "--rows", "12000", "--transactions", "800")
-    assert "by Kafka's console consumer" in printed
-    assert_demo(printed, tmp_path)
-
-
-def assert_demo(printed: str, home: Path) -> None:
+    host = nameless() if sink == "mysql" else ()
+    size = ("--rows", "12000", "--transactions", "800")
+    printed = demo(tmp_path, "--sink", sink, *size, host=host)
+    assert said in printed
     assert "killed pump-1 with -9" in printed
     assert "ALTER TABLE flights ADD COLUMN" in printed
     assert_memory(printed, nodes=4)
-    assert_nothing_left(home)
+    assert_nothing_left(tmp_path)
 
 
 @pytest.mark.mariadb
@@ -90,14 +79,6 @@ def test_the_demo_from_a_tidb_ends_identical_and_leaves_no_process(tmp_path: Pat
     assert len(re.findall(r"^(?:picked|sbtest\d) .* equal$", printed, re.MULTILINE)) == 5, printed
     assert_memory(printed, nodes=3)
     assert_nothing_left(tmp_path)
-
-
-def nameless() -> list[str]:
-    """Return what runs a command on a host without names: own namespaces, empty files of names."""
-    files = [f for f in ("/etc/hosts", "/etc/resolv.conf") if Path(f).exists()]
-    hide = "".join(f"mount --bind /dev/null {file} && " for file in files)
-    script = f'hostname no-such-host && {hide} exec "$@"'
-    return ["unshare", "--map-root-user", "--mount", "--uts", "sh", "-c", script, "sh"]
 
 
 def demo(home: Path, *options: str, host: Sequence[str] = ()) -> str:
