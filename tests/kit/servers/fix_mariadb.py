@@ -10,6 +10,8 @@ Durability is the real thing (`innodb_flush_log_at_trx_commit=1`), because the t
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
+from typing import TypeVar
 
 import pytest
 
@@ -27,42 +29,38 @@ class MariadbServer(local.MariadbServer):
 
 
 def drop_user_databases(server: SqlProcess) -> None:
-    connection = server.connect()
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SET foreign_key_checks = 0")
-            cursor.execute("SHOW DATABASES")
-            for (name,) in cursor.fetchall():
-                if name.lower() not in _SYSTEM_SCHEMAS:
-                    quoted = name.replace("`", "``")
-                    cursor.execute(f"DROP DATABASE `{quoted}`")
-    finally:
-        connection.close()
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET foreign_key_checks = 0")
+        cursor.execute("SHOW DATABASES")
+        for (name,) in cursor.fetchall():
+            if name.lower() not in _SYSTEM_SCHEMAS:
+                quoted = name.replace("`", "``")
+                cursor.execute(f"DROP DATABASE `{quoted}`")
+
+
+_Server = TypeVar("_Server", MariadbServer, local.MysqlServer)
+
+
+def installed(server: _Server) -> Iterator[_Server]:
+    """Yield a new server while it runs, and remove its data."""
+    server.install()
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(server.home / "data", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
     """One MariaDB for the session; a test that stops it starts it again."""
-    server = MariadbServer(tmp_path_factory.mktemp("mariadb"))
-    server.install()
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(server.home / "data", ignore_errors=True)
+    yield from installed(MariadbServer(tmp_path_factory.mktemp("mariadb")))
 
 
 @pytest.fixture(scope="session")
 def mariadb_binlog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariadbServer]:
     """A second MariaDB, which logs rows with full metadata: what a source reads."""
-    server = MariadbServer(
-        tmp_path_factory.mktemp("mariadb-binlog"),
-        options=(*local.mariadb_binlog_options(), "--binlog-row-metadata=FULL"),
-    )
-    server.install()
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(server.home / "data", ignore_errors=True)
+    options = (*local.mariadb_binlog_options(), "--binlog-row-metadata=FULL")
+    yield from installed(MariadbServer(tmp_path_factory.mktemp("mariadb-binlog"), options=options))
 
 
 @pytest.fixture

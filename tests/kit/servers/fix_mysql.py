@@ -8,7 +8,6 @@ same with every user database dropped, and running again if the test before left
 `deploy/servers.sh` unpacks both. A test that uses one of them is marked `mysql` or `mariadb`.
 """
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,22 +29,14 @@ from tests.kit.servers.binlog_server import (
     make_server,
     on_servers,
 )
-from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
-
-
-def _running(server: SqlServer) -> Iterator[SqlServer]:
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(server.home / "data", ignore_errors=True)
+from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases, installed
 
 
 @pytest.fixture(scope="session")
 def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlServer]:
     """One MySQL for the session; a test that stops it starts it again."""
-    server = MysqlServer(tmp_path_factory.mktemp("mysql"), options=mysql_binlog_options())
-    server.install()
-    yield from _running(server)
+    options = mysql_binlog_options()
+    yield from installed(MysqlServer(tmp_path_factory.mktemp("mysql"), options=options))
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +47,7 @@ def mariadb_new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sql
         options=(*mariadb_binlog_options(), "--binlog-row-metadata=FULL"),
         unpacked=Unpacked("mariadb"),
     )
-    server.install()
-    yield from _running(server)
+    yield from installed(server)
 
 
 def _clean(server: SqlServer) -> SqlServer:
