@@ -100,7 +100,7 @@ Called once, in the event loop's thread; must neither raise nor take long.
 """
 
 INLINE_BELOW_S = 0.001
-"""The event loop does the appends whose wait is shorter (see `append_times.py`)."""
+"""The event loop does the appends whose wait is shorter (see `AppendTimes`)."""
 
 _SLOW_S = 1.0
 _PAYLOAD = operator.itemgetter(3)

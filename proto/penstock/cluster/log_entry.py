@@ -303,7 +303,7 @@ class LogEntries:
         """Put the entry if the key is at `revision` (0: absent); return its new one, else None.
 
         After a Retryable it is unknown whether the entry was put, or will be. The module
-        `pump/replication/protocol/claim.py` describes how to find out.
+        `pump/replication/protocol/replica.py` describes how to find out.
         """
         key, do = LOGS + node_id, self._etcd.transactions
         puts = [do.put(key, entry.to_json()), do.get(key)]

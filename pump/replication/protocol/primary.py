@@ -294,7 +294,7 @@ class Primary:
         return self._proposed()
 
     def marks(self) -> Actions:
-        """Update the entry's mark to the acknowledged end of the log (`histories.lacks`)."""
+        """Update the entry's mark to the acknowledged end of the log (`chain.lacks`)."""
         self._marks = self.acknowledged
         return self._proposed()
 
