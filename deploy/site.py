@@ -21,7 +21,7 @@ import os
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -350,17 +350,56 @@ def exit_codes() -> Iterator[tuple[str, str]]:
 
 
 def messages_of_sites() -> dict[str, list[str]]:
+    """Return the messages of each code: of calls with a code, or of a factory of errors.
+
+    A factory is a function `f(problem, hint)` that returns an error with a code.
+    """
+    trees = {}
+    for path in (path for folder in _FOLDERS for path in sorted((_ROOT / folder).rglob("*.py"))):
+        if "pb" not in path.parts:
+            module = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+            trees[module.removeprefix("proto.")] = ast.parse(path.read_text(encoding="utf-8"))
+    factories = {m: dict(_factories(tree)) for m, tree in trees.items()}
     found: dict[str, set[str]] = defaultdict(set)
-    for folder in _FOLDERS:
-        for path in sorted((_ROOT / folder).rglob("*.py")):
-            if "pb" in path.parts:
-                continue
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            constants = _constants(tree)
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and (name := _code_name(node)):
-                    found[name].update(_message(node, constants))
-    return {name: sorted(each) for name, each in found.items()}
+    for module, tree in trees.items():
+        codes = dict(factories[module])
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module in factories:
+                made = factories[node.module]
+                codes |= {each.name: made[each.name] for each in node.names if each.name in made}
+        for call, texts in _calls(tree):
+            name = _code_name(call) or codes.get(ast.unparse(call.func), "")
+            found[name].update(_message(call, texts))
+    return {name: sorted(each) for name, each in found.items() if name}
+
+
+def _factories(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return):
+            made = node.body[-1].value
+            names = [arg.arg for arg in node.args.args]
+            if isinstance(made, ast.Call) and [ast.unparse(a) for a in made.args[:2]] == names:
+                yield node.name, _code_name(made)
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, dict[str, str]]]:
+    """Yield all calls, each with the texts of the names that its module and function assign."""
+    constants = _texts(tree.body)
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.ClassDef):
+            pending += node.body
+            continue
+        for call in ast.walk(node):
+            if isinstance(call, ast.Call):
+                before = (n for n in ast.walk(node) if getattr(n, "lineno", 0) < call.lineno)
+                yield call, constants | (_texts(before) if _may_name(call) else {})
+
+
+def _may_name(call: ast.Call) -> bool:
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(isinstance(each, ast.Name) for each in given)
 
 
 def _codes_of(subject: int) -> list[Code]:
@@ -380,14 +419,18 @@ def _code(value: ast.expr) -> str:
     return ""
 
 
-def _constants(tree: ast.Module) -> dict[str, str]:
-    return {
-        target.id: text
-        for node in tree.body
-        if isinstance(node, ast.Assign) and (text := _template(node.value, {}))
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+def _texts(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """Return the names to which a text is assigned, with the text of the last assignment."""
+    pairs: list[tuple[int, ast.expr, ast.expr]] = []
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs.append((node.lineno, target, node.value))
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    both = zip(target.elts, node.value.elts, strict=False)
+                    pairs += [(node.lineno, *each) for each in both]
+    pairs.sort(key=lambda each: each[0])
+    return {n.id: _template(value, {}) for _, n, value in pairs if isinstance(n, ast.Name)}
 
 
 def _message(call: ast.Call, constants: Mapping[str, str]) -> Iterator[str]:
@@ -397,7 +440,7 @@ def _message(call: ast.Call, constants: Mapping[str, str]) -> Iterator[str]:
     """
     given = [each for each in call.args if not _code(each)]
     hint = next((_template(k.value, constants) for k in call.keywords if k.arg == "hint"), "")
-    if len(given) == 2 and len(given) < len(call.args):  # A hint and a code by position.
+    if len(given) == 2 and not hint:  # By position.
         hint = _template(given.pop(), constants)
     texts = [text for each in given if (text := _template(each, constants))]
     if not texts:

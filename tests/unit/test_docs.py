@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.site import INDEX, PAGES, linked, options_of_a_writer, page_of
+from deploy.site import INDEX, PAGES, linked, messages_of_sites, options_of_a_writer, page_of
 from penstock.codes import SUBJECTS, Code
 from pumpclient.options import Options
 
@@ -97,6 +97,12 @@ def test_every_code_has_its_place_with_what_it_means_and_the_messages_that_show_
     settings = (site / "reference/errors/1xxx/index.html").read_text()
     assert "unknown variable … in the environment" in settings
     assert "<td>130</td>" in index
+
+
+def test_messages_are_found_where_an_error_is_made_by_names_or_by_a_factory() -> None:
+    found = messages_of_sites()
+    assert "no Pump is registered in etcd (start one: python -m pump)" in found["NO_PUMP"]
+    assert "no database is chosen (write the table as schema.table)" in found["DDL_OBJECT"]
 
 
 def test_a_link_between_files_becomes_one_between_pages() -> None:
