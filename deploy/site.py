@@ -7,7 +7,7 @@ Settings are shown as in their samples, which a test compares with the programs.
 from the source of `pumpclient.options`: a comment above an option is its explanation. Commands are
 shown as `--help` prints them.
 
-`errors.toml` contains the meaning, the effect and the remedy of each error code (`penstock.codes`).
+`error_texts.toml` contains meaning, effect and remedy of each error code (`penstock.codes`).
 The messages are those of the raise sites, read from the source: a placeholder stands for a value.
 """
 
@@ -284,7 +284,7 @@ def page_of(subject: int) -> str:
 
 
 def texts() -> dict[Code, dict[str, Any]]:
-    data = tomllib.loads((_ROOT / "deploy/errors.toml").read_text(encoding="utf-8"))
+    data = tomllib.loads((_ROOT / "deploy/error_texts.toml").read_text(encoding="utf-8"))
     return {Code[name]: text for name, text in data.items()}
 
 

@@ -23,11 +23,12 @@ from penstock.node import service
 from penstock.oracle.client import find_cluster_id
 from penstock.security.tls import Security
 from penstock.waiting import set_within
-from pump.build import Components, build, identity_of
+from pump.build import build, identity_of
 from pump.cluster.identity import begin_run, has_disk_id, refuse_foreign, refuse_other_cluster
 from pump.cluster.membership import last_word_of
 from pump.config import PumpConfig
 from pump.counters import Counters, MeteredFiles
+from pump.facts import Components
 from pump.operator import Operator
 from pump.pages import Pages
 from pump.replication.claiming import Claimed, Fenced

@@ -47,7 +47,7 @@ from penstock.wire.codec import decode_binlog
 if TYPE_CHECKING:
     from penstock.cluster.node_registry import NodeStatus, Registry
     from penstock.node.metrics import Distribution
-    from pump.build import Components
+    from pump.facts import Components
     from pump.operator import Operator
 
 

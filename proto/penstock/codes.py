@@ -2,7 +2,7 @@
 
 Every error carries a code (`penstock.errors`). An error that is shown to a person ends with its
 code: `[PS-1001]`. Raise sites share a code if cause and remedy are the same for an operator.
-`deploy/errors.toml` contains the meaning, the effect and the remedy of each code;
+`deploy/error_texts.toml` contains the meaning, the effect and the remedy of each code;
 `deploy/site.py` generates a page of the documentation for each subject from them.
 
 A number is never reused: `tests/unit/penstock/codes.txt` records all codes that were ever assigned,

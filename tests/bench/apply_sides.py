@@ -43,7 +43,7 @@ from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rows import can_meet_others
-from drainer.task.sql.table_sql import table_sql
+from drainer.task.sql.upserts import table_sql
 from drainer.task.work_unit import Batch, Statements, TableRows, WorkUnit, in_order
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.schema.model import TableInfo

@@ -14,7 +14,7 @@ import pytest
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import SqlSink
-from drainer.task.sql.table_sql import quote, table_name
+from drainer.task.sql.upserts import quote, table_name
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.wait import present

@@ -24,7 +24,7 @@ from drainer.sinks.protocol import TableSink
 from drainer.task.compaction import plan_units
 from drainer.task.sql.generate import generate, generate_rows
 from drainer.task.sql.literals import MYSQL
-from drainer.task.sql.table_sql import table_sql
+from drainer.task.sql.upserts import table_sql
 from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.datum import times
 from penstock.ddl import plan_ddl

@@ -13,7 +13,7 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import RowStatement, Split, SqlSink
 from drainer.task.sql.literals import MYSQL
-from drainer.task.sql.table_sql import TableSql
+from drainer.task.sql.upserts import TableSql
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock_local.sql_server import SqlServer

@@ -9,7 +9,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import Refused
 from drainer.task.sql.literals import MYSQL
-from drainer.task.sql.table_sql import table_sql
+from drainer.task.sql.upserts import table_sql
 from tests.integration.test_apply_mariadb import content, create
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.changes import table_of

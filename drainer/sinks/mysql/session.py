@@ -132,7 +132,7 @@ OWN_ENGINE = "ENGINE=InnoDB"
 """The engine of our own tables: a server's default may be an engine without transactions."""
 
 OUT_OF_RANGE = 1690
-"""The error of a guard, see `drainer.task.sql.table_sql`, or of the downstream's arithmetic."""
+"""The error of a guard, see `drainer.task.sql.upserts`, or of the downstream's arithmetic."""
 _DUPLICATE = {ER.DUP_ENTRY, ER.DUP_KEY}
 _UNFIT = {
     ER.DATA_TOO_LONG, ER.WARN_DATA_OUT_OF_RANGE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,

@@ -1,6 +1,6 @@
 """Statements: runs the statements of rows; of a refused statement, names the row.
 
-An upsert that `drainer.task.sql.table_sql` guards fails if it finds a row with another key. It also
+An upsert that `drainer.task.sql.upserts` guards fails if it finds a row with another key. It also
 fails if it conflicts with two rows. The server names at best a value, so this module reads the rows
 in the transaction that is about to end, and names both of them.
 """

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, default_value
 from drainer.task.sql.literals import SQLITE, Family, family, literal, number_to_text, padded_length
 from drainer.task.sql.rows import apply_key, is_written
-from drainer.task.sql.table_sql import quote, table_name
+from drainer.task.sql.upserts import quote, table_name
 from penstock.codes import Code
 from penstock.datum.rows.fields import compile_field, decimal_size
 from penstock.ddl import adopted

@@ -63,7 +63,7 @@ from google_crc32c import value as crc32c
 from drainer.task.events.messages import Message, PerTable, RowEvent, Values
 from drainer.task.events.topics.destination import topic_name
 from drainer.task.sql.rows import is_written
-from drainer.task.sql.table_sql import quote
+from drainer.task.sql.upserts import quote
 from penstock.datum import values
 from penstock.datum.rows.fields import INTEGER_BITS, bit_length, compile_field
 from penstock.pb import slave_binlog_pb2 as pb

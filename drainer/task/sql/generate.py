@@ -23,7 +23,7 @@ from drainer.task.sql.rows import (
     before_image,
     row_codec,
 )
-from drainer.task.sql.table_sql import TableSql, table_sql
+from drainer.task.sql.upserts import TableSql, table_sql
 from drainer.task.work_unit import BOUNDS, Bounds, Op, Statements, WorkUnit
 from penstock.errors import Malformed
 from penstock.wire.binlog import MutationType

@@ -53,7 +53,7 @@ import pyarrow as pa
 
 from drainer.task.sql.literals import Family, family, padded_length
 from drainer.task.sql.rows import Row, apply_key, is_in_row, row_codec
-from drainer.task.sql.table_sql import table_sql
+from drainer.task.sql.upserts import table_sql
 from drainer.task.work_unit import Link, Op, WorkUnit, arrow_header, arrow_stream, reading
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from penstock.wire.binlog import MutationType

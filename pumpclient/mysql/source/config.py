@@ -16,7 +16,7 @@ from penstock.settings.setting import check_address, out_of_range, setting
 from pumpclient.mysql.load.sink import SESSIONS_MAX, SinkOptions
 from pumpclient.mysql.protocol.server import ServerAddress, address_in
 from pumpclient.mysql.protocol.stream import StreamOptions
-from pumpclient.mysql.translate.ddl_pieces import SHADOW, TRASH, OnlineDdl
+from pumpclient.mysql.translate.online_ddl import SHADOW, TRASH, OnlineDdl
 
 OPTIMISTIC = "optimistic"
 STOP, ACCEPT = "stop", "accept"

@@ -5,8 +5,8 @@
     transcode              rows events to row bytes, by a function made for each pair of maps
     datums                 the code that makes a column's datum
     column_mapping         pairs the columns of an image with the table's
-    ddl_pieces             a statement to DDL piece by piece, to nothing, or to a stop with a hint;
-                           shadow tables of gh-ost and pt-osc
+    ddl_pieces             a statement to DDL piece by piece, to nothing, or to a stop with a hint
+    online_ddl             shadow tables of gh-ost and pt-osc
     statement_objects      which tables, or objects of its server, a statement changes
     statement_text         a statement's bytes under its session to text for `penstock.ddl`
 

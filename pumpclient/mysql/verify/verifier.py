@@ -28,7 +28,7 @@ from pumpclient.mysql.load.tables import (
 )
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
-from pumpclient.mysql.translate.ddl_pieces import OnlineDdl
+from pumpclient.mysql.translate.online_ddl import OnlineDdl
 from pumpclient.mysql.verify.sides import (
     ComparedColumn,
     ComparedRows,

@@ -78,7 +78,7 @@ class Crash(Exception):
 
 @dataclass(frozen=True)
 class Rules:
-    """Which rules hold; a test switches off one at a time (`rules.py`)."""
+    """Which rules hold; a test switches off one at a time (`switches.py`)."""
 
     name: str = ""
     replica: type[Replica] = Replica

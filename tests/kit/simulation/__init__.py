@@ -9,7 +9,7 @@
     etcd.py       swaps whose answers are lost or that come late, watches that lag
     writers.py    scripted transactions;  ledger.py  what must become of them
     drainer.py    the real merger
-    rules.py      rules of shell and storage, each with a switch
+    switches.py   rules of shell and storage, each with a switch
 
 `python -m tests.kit.simulation SEED` repeats one run and shows each step of it.
 """

@@ -39,7 +39,7 @@ from tests.kit.fakes.files import MemoryFiles
 from tests.kit.simulation.tasks import Process, SimpleQueue, Tasks, Threading
 
 if TYPE_CHECKING:
-    from tests.kit.simulation.rules import Rules
+    from tests.kit.simulation.switches import Rules
 
 
 Reply = Callable[[Answer | Retryable | None], object]

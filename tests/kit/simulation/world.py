@@ -43,7 +43,7 @@ from tests.kit.simulation.ledger import Ledger
 from tests.kit.simulation.machine import Machine
 from tests.kit.simulation.pump import Pump, Watched
 from tests.kit.simulation.restoring import Acknowledged, Restoring
-from tests.kit.simulation.rules import Rules
+from tests.kit.simulation.switches import Rules
 from tests.kit.simulation.tasks import Clock, Process, Queues, Tasks, Threading
 from tests.kit.simulation.writers import Writer
 

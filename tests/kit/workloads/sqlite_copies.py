@@ -10,7 +10,7 @@ from drainer.sinks.sqlite.ddl import create_indexes, create_table, stored_value
 from drainer.sinks.sqlite.sink import exact_double
 from drainer.task.sql.generate import generate_rows
 from drainer.task.sql.literals import SQLITE
-from drainer.task.sql.table_sql import table_sql
+from drainer.task.sql.upserts import table_sql
 from drainer.task.work_unit import Op
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType

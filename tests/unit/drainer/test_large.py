@@ -22,7 +22,7 @@ from drainer.sinks.protocol import Sink
 from drainer.sinks.sqlite.ddl import create_table
 from drainer.task.sql.literals import MYSQL, SQLITE
 from drainer.task.sql.rows import apply_key, can_meet_others
-from drainer.task.sql.table_sql import table_sql
+from drainer.task.sql.upserts import table_sql
 from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, MutationType

@@ -16,7 +16,7 @@ from drainer.sinks.sqlite.sink import exact_double
 from drainer.task.compaction import compact_few
 from drainer.task.sql.literals import MYSQL, SQLITE, Column, literal, literal_column, sqlite_float
 from drainer.task.sql.rows import normal_key, row_codec
-from drainer.task.sql.table_sql import STATEMENT_BYTES_MAX, TableSql
+from drainer.task.sql.upserts import STATEMENT_BYTES_MAX, TableSql
 from drainer.task.work_unit import BOUNDS, Op
 from penstock.errors import Malformed
 from penstock.schema.model import ColumnInfo, MysqlType

@@ -13,7 +13,7 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from tests.kit import simulation
 from tests.kit.replicas.sweep import found_by, sweep_of
 from tests.kit.simulation.__main__ import PROGRAM
-from tests.kit.simulation.rules import RULES
+from tests.kit.simulation.switches import RULES
 from tests.kit.simulation.world import World
 
 SEEDS = 16

@@ -9,8 +9,8 @@ import pytest
 
 import pump.replication.protocol as protocol
 from tests.kit import replicas
-from tests.kit.replicas.rules import RULES, ShipsWithoutAsking
 from tests.kit.replicas.sweep import Counts, found_at, sweep
+from tests.kit.replicas.switches import RULES, ShipsWithoutAsking
 from tests.kit.replicas.world import Rules
 
 SEEDS = 2_000

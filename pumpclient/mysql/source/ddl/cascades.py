@@ -47,7 +47,8 @@ from pumpclient.mysql.protocol.server import Check, Connection, ServerAddress, l
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
-from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Piece
+from pumpclient.mysql.translate.ddl_pieces import Piece
+from pumpclient.mysql.translate.online_ddl import OnlineDdl
 from pumpclient.mysql.translate.statement_text import Dialect
 
 _BELOW_BINLOG = ("CASCADE", "SET NULL")

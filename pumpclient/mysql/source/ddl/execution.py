@@ -46,8 +46,6 @@ from pumpclient.mysql.source.ddl.session import (
 from pumpclient.mysql.source.ddl.table_mapping import Tables, ensure_schema, two_names
 from pumpclient.mysql.source.state.skipped import SkippedTables, Verdict, judged
 from pumpclient.mysql.translate.ddl_pieces import (
-    Kept,
-    OnlineDdl,
     Override,
     Piece,
     Translation,
@@ -57,6 +55,7 @@ from pumpclient.mysql.translate.ddl_pieces import (
     table_by_table,
     together,
 )
+from pumpclient.mysql.translate.online_ddl import Kept, OnlineDdl
 from pumpclient.mysql.translate.outputs import Refused, Statement, place_text
 from pumpclient.mysql.translate.statement_objects import (
     changed_tables,

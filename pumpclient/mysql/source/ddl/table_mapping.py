@@ -24,7 +24,7 @@ from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.server import Connection, ServerAddress, rows
 from pumpclient.mysql.rows.table_map import TableMap
 from pumpclient.mysql.source.ddl.session import GLOBALS, ServerDefaults
-from pumpclient.mysql.translate.ddl_pieces import OnlineDdl
+from pumpclient.mysql.translate.online_ddl import OnlineDdl
 from pumpclient.mysql.translate.outputs import SequenceRows, Sequences
 from pumpclient.mysql.translate.statement_objects import RowsChanged
 from pumpclient.mysql.translate.statement_text import built_into, dialect_of

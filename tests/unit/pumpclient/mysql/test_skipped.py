@@ -7,7 +7,8 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.state.skipped import SkippedTable, SkippedTables, Verdict, judged
-from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Translator
+from pumpclient.mysql.translate.ddl_pieces import Translator
+from pumpclient.mysql.translate.online_ddl import OnlineDdl
 from pumpclient.mysql.translate.statement_objects import changed_tables
 
 T, U = ("shop", "t"), ("shop", "u")

@@ -7,7 +7,8 @@ import pytest
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.config import ACCEPT, STOP, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades, cascades_of_piece, cascades_of_table
-from pumpclient.mysql.translate.ddl_pieces import OnlineDdl, Override, Piece, Translator, Verb
+from pumpclient.mysql.translate.ddl_pieces import Override, Piece, Translator, Verb
+from pumpclient.mysql.translate.online_ddl import OnlineDdl
 from pumpclient.mysql.translate.statement_text import Dialect, dialect_of
 
 MYSQL, MARIADB = dialect_of("8.0.36"), dialect_of("10.11.6-MariaDB-log")

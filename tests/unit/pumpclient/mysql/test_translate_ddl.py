@@ -8,14 +8,8 @@ from penstock.ddl.syntax.lexer import Kind, read
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.transactions import Query, StatusVariables
-from pumpclient.mysql.translate.ddl_pieces import (
-    Kept,
-    OnlineDdl,
-    Override,
-    Translator,
-    Verb,
-    origins_of,
-)
+from pumpclient.mysql.translate.ddl_pieces import Override, Translator, Verb, origins_of
+from pumpclient.mysql.translate.online_ddl import Kept, OnlineDdl
 from pumpclient.mysql.translate.statement_objects import left_by_failed, may_have_failed
 from pumpclient.mysql.translate.statement_text import (
     ANSI_QUOTES,

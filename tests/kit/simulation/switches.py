@@ -1,6 +1,6 @@
 """Rules of the shell and of the storage, each with a switch: a run without one must be found out.
 
-Those of the core have theirs in `tests/kit/replicas/rules.py`.
+Those of the core have theirs in `tests/kit/replicas/switches.py`.
 """
 
 import sys
