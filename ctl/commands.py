@@ -14,7 +14,7 @@
     lost-ddl                           writers continue without a DDL missing in a restored etcd
     trigger-gc                         a Pump purges all that it may purge now
     scrub                              a Pump reads all data on its disk, and repairs it
-    timestamp                          the cluster's time, as a Drainer's initial-commit-ts
+    timestamp                          the cluster's time, for a Drainer's initial-commit-ts
     generate_meta, encrypt             the same as a file; a password as TiDB-Binlog writes it
     dump                               the content of a Pump's log, verified; needs no node, no etcd
 

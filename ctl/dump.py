@@ -98,7 +98,7 @@ Found = Stored | Damage | Remark
 
 
 def look(path: Path, files: Files | None = None) -> Iterator[Found]:
-    """Yield the contents of a segment file, or of all segments of a data folder, in order.
+    """Yield the contents of a segment file, or of a data folder's segments by number.
 
     Raises `NeedsOperator` when `path` has no segment.
     """

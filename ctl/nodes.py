@@ -326,7 +326,7 @@ def known_node(registry: Registry, kind: NodeKind, node_id: str) -> NodeStatus:
 def resolve_cluster(arguments: argparse.Namespace, *, has_default: bool) -> None:
     """Set `etcd_urls` to the intended cluster; raise `NeedsOperator` for a change without it.
 
-    With `has_default`, as in TiDB-Binlog's command, a change has the same default as a query.
+    `has_default` gives a change the default of a query, which TiDB-Binlog's command also does.
     """
     is_named = getattr(arguments, "etcd_urls", None) != "" or bool(getattr(arguments, "addr", ""))
     if is_named:

@@ -1,4 +1,4 @@
-"""Build: constructs all parts of a Drainer in order.
+"""Build: constructs all parts of a Drainer.
 
     drainer.components   once for a process, whether on standby or active
     build_active         checkpoint ─ schema ─ relay stage ─ merger ─ Pumps ─ pipeline
@@ -73,7 +73,7 @@ async def build_active(
 
     The last part reports a TiDB's changes that have no binlog.
 
-    `former` is the node id of the Drainer that this one replaces, empty if it replaces none.
+    `former` is the node id of the Drainer that this Drainer replaces, empty if it replaces none.
     """
     pd_tls = components.security.pd_tls
     open_source = functools.partial(open_job_source, config.pd_address, components.etcd, pd_tls)

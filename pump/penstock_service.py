@@ -88,7 +88,7 @@ class PenstockService:
         }
 
     async def write(self, requests: AsyncIterable[bytes], context: Any) -> None:
-        """Acknowledge each batch, in order, once its binlogs are durable or refused."""
+        """Acknowledge the batches one by one, each once its binlogs are durable or refused."""
         answers: asyncio.Queue[_Answer | None] = asyncio.Queue(_BATCHES_IN_FLIGHT_MAX)
         reading = asyncio.create_task(self._read(requests, context, answers))
         try:

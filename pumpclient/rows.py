@@ -1,11 +1,11 @@
 """Completes the rows that an application passes: matches names and fills in defaults.
 
-    insert          a column that is not named takes its default, as in MySQL
+    insert          a column that is not named takes its default, the same as in MySQL
     before image    every column is named: the old values cannot be guessed, and more than the key
                     is needed: a unique value that is given up is deleted before another row takes
                     it, and filters and readers of the stream may look at the row before
     after image     a column that is not named keeps its value from before, and
-                    ON UPDATE CURRENT_TIMESTAMP columns take the time, as in MySQL
+                    ON UPDATE CURRENT_TIMESTAMP columns take the time, the same as in MySQL
 
 Rows are mappings by column name (case-insensitive) or sequences in the table's column order.
 Generated columns may be omitted everywhere.

@@ -7,8 +7,8 @@ never fails for the rest.
     Track      720 slots of 5 s, each the mean (or the maximum) of its values, or nothing
     Chronicle  a track for each node and quantity; rates are made of counters that only grow
 
-A counter that falls has been reset, as when a node was restarted. A quantity without a value for an
-hour is forgotten, and beyond `TRACKS_MAX` no new track is started.
+A counter that falls has been reset, for example by a node's restart. A quantity without a value for
+an hour is forgotten, and beyond `TRACKS_MAX` no new track is started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Large transactions: apply one from its spool file, in slices, as one downstream transaction.
+"""Large transactions: apply the slices of a spool file in one downstream transaction.
 
     file ──> slice n+1 ──> SQL ──┐ one waits ready while
              slice n   ──> SQL ──┴─> the sink thread runs the slice before ──> checkpoint, commit
@@ -8,7 +8,7 @@ stores the checkpoint. If its connection breaks, the sink and the walk through t
 Two slices exist at a time, one as statements and one in preparation, however large the transaction
 is.
 
-If the sink takes events, slices become messages. As SQL they are applied in order, each compacted
+If the sink takes events, slices become messages. As SQL they are applied one by one, each compacted
 separately, with *displacing* upserts: if an upsert meets another row with the same unique value, it
 removes that row. The state between two slices is a state of the transaction itself, in which no
 such row exists. Some writers, however, note a transaction's changes by key and not as they

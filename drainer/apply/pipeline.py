@@ -6,7 +6,7 @@
 At most two steps are under way after the planner: one being prepared, one committing. The strategy
 prepares and commits a batch (`drainer.apply.strategies`). When a slot is free and no more binlogs
 wait to be merged, the gathered changes are cut and sent. A batch is therefore as small as the load
-allows and as large as the backlog makes it. Steps commit strictly in order. A DDL is a step: later
+allows and as large as the backlog makes it. Steps commit in stream order. A DDL is a step: later
 steps may be prepared during it but are not committed before it. `Progress` has the downstream's
 position and costs, for status, pages and log.
 """
@@ -277,7 +277,7 @@ class Pipeline:
         return prepared
 
     async def _commit(self) -> None:
-        """Commit steps in order; this is the only place where the downstream changes."""
+        """Commit steps in stream order; this is the only place where the downstream changes."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
         catalog = downstream.catalog()  # Now, before any DDL of this run is followed.
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))

@@ -15,7 +15,7 @@ Mode `parallel` (`Parallel`) uses partitions that commit concurrently.
 
 A row of a table without further unique keys occurs once in a batch. Nothing orders its statements,
 and one phase is enough. If rows can conflict, all deletes come before all upserts, in whatever
-partition; then no upsert meets another row, as in one transaction.
+partition; then no upsert meets another row, just as in one transaction.
 
 The downstream is between two states while a batch is applied, and after a crash until the batch's
 end is passed. The checkpoint records this, and a start repairs as above.

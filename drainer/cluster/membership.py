@@ -1,6 +1,6 @@
 """Membership: publishes this Drainer's status in etcd, dated by the cluster's time.
 
-`Presence` keeps this run's entry in etcd while it runs, as a downstream's writer or a standby.
+`Presence` keeps the entry of this run, a downstream's writer or a standby, in etcd while it runs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Membership:
         self.entered: Mapping[str, int] = {}
         self._is_listed = False
         self.heartbeats = Heartbeats()
-        """The heartbeats of the Drainer that this one replaced."""
+        """The heartbeats of the Drainer that this Drainer replaced."""
 
     def now_ts(self) -> int:
         if self._known is None:

@@ -178,7 +178,7 @@ class CatchUp:
         return found is not None
 
     def _jobs(self, row: AheadRow) -> list[DdlJob]:
-        """Return the jobs, in order, that changed a row's table after the tracked version."""
+        """Return the jobs, by version, that changed a row's table after the tracked version."""
         found = self._upstream.jobs_of(row.table.id, row.since)
         return sorted(
             (job for job in found if not job.has_failed), key=lambda job: job.schema_version

@@ -1,4 +1,4 @@
-"""Payload: a binlog in the merge, as its bytes or as a handle to their location.
+"""Payload: a binlog in the merge, either its bytes or a handle to their location.
 
 Almost all binlogs are small and travel as bytes. A binlog that a Pump sends in chunks is a
 `Spooled`: its bytes are in a file in the data-dir (`drainer.intake.spool`), and the handle weighs
@@ -125,7 +125,7 @@ class Limits:
 def slices(
     source: Source, start: int, end: int, *, version: int, limits: Limits
 ) -> Iterator[bytes]:
-    """Yield the `PrewriteValue` in [start, end) as small ones within `limits`, in order.
+    """Split the `PrewriteValue` in [start, end) into consecutive small values within `limits`.
 
     `version` is its schema version, which `survey` returns. Raises `Malformed` for data that is not
     a `PrewriteValue`, and for a mutation whose lists and sequence disagree. Mutations that need not

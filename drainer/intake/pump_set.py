@@ -72,15 +72,15 @@ class Neighbours(Protocol):
     """Information that the merge needs about other nodes; `Membership` implements it."""
 
     lost: Mapping[str, LostPump]
-    """The Pumps that are declared lost, as of the last pass."""
+    """The Pumps that were declared lost at the last pass."""
     last_words: Mapping[str, LastWord]
-    """The final records of stopped Pumps about the binlogs they hold, as of the last pass."""
+    """The final records of stopped Pumps about the binlogs they hold, read in the last pass."""
 
     async def publish_and_list(self) -> Sequence[NodeStatus]:
         """Publish this Drainer's status, then return all Pumps, in this order. May be Retryable."""
 
     entered: Mapping[str, int]
-    """Since when each Pump may hold binlogs that a Drainer lacks, as of the last pass."""
+    """Since when each Pump may hold binlogs that a Drainer lacks, found in the last pass."""
 
     async def list_again(self, pump: NodeStatus) -> None:
         """List a Pump again that etcd no longer knows. May be Retryable."""

@@ -1,6 +1,6 @@
 """Spool: keeps binlogs too large for memory in files of the data-dir until they are downstream.
 
-    <data-dir>/spool/<number>   one merged binlog, as the Pump sent it in chunks
+    <data-dir>/spool/<number>   one merged binlog, in the chunks that the Pump sent
 
 A file is written while its chunks arrive, and handed to the merge as a `Spooled`. It is deleted
 when its transaction is committed, when its stream breaks (the binlog is pulled again), and at the

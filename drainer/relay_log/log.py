@@ -139,7 +139,7 @@ class RelayLog:
         )
 
     def runs(self, after_ts: int, spool: ChunkSpool | None = None) -> Iterator[Run]:
-        """Yield everything merged after `after_ts`, in order; a large binlog is a separate run."""
+        """Yield all binlogs after `after_ts` by commit_ts; a large binlog is a separate run."""
         spool = spool or ChunkSpool()
         for place, record in self._records(self._begin):
             if isinstance(record, Chunk):
@@ -204,7 +204,7 @@ class RelayLog:
         self.trim(checkpoint_ts)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add binlogs in order; skip binlogs that the log already has.
+        """Add binlogs in stream order; skip binlogs that the log already has.
 
         Of consecutive fake binlogs only the last is stored: it records the stream's position.
         """

@@ -10,7 +10,7 @@
     1       4     count        little-endian like all that follows
     5       8n    commit_ts    of each, strictly increasing
     …       4n    length       of each
-    …       …     payloads     one after the other, as the Pumps sent them
+    …       …     payloads     one after the other, unchanged from the Pumps
 
     P, a chunk of one binlog that is too large for one record
     1       8     commit_ts

@@ -1,4 +1,4 @@
-"""Rebuilt rows: the row changes of a record, as the row bytes that a writer would have sent.
+"""Rebuilt rows: converts a record's row changes to the row bytes that a writer would send.
 
 A column is found by its name in the table as it is at this record. Generated columns may be absent.
 A record that is too large for memory is read event by event.

@@ -10,8 +10,8 @@
 
 Filters are added to those of `[filter]`: a change must pass both. A rule's `target` is a route,
 which in TiDB-Binlog only reached Oracle. Plain names in the first group are regular expressions of
-the whole name, as in TiDB-Binlog; names in a migrate rule are wildcards. The other keys of the file
-are in `drainer.settings.compat`.
+the whole name, like in TiDB-Binlog. Names in a migrate rule are wildcards. The other keys of the
+file are in `drainer.settings.compat`.
 
 It can name the downstream:
 

@@ -34,7 +34,7 @@ its text with the text that this run last knew. If they are equal, the transacti
 row equals the text that this run is writing, an earlier attempt did commit, and its answer was
 lost. The same writer with any other text means that an operator has changed the overrides, or that
 the previous run had not ended when the row was read; the row must be read again. Any other writer
-is another Drainer, and this one must stop.
+is another Drainer, and this Drainer must stop.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Checkpoint:
     consistent: bool = False
     ddl_intent_ts: int = 0
     ddl_before: str = ""
-    """The tables' definitions before that DDL, as the sink describes them; empty if unknown."""
+    """The sink's description of the tables before that DDL; empty if unknown."""
     applying_ts: int = 0
     origins: Mapping[str, Place] = field(default_factory=dict, hash=False)
     pumps: Mapping[str, int] = field(default_factory=dict, hash=False)

@@ -1,1 +1,1 @@
-"""Spark: the resident job, its tasks' connections, its JVM, as the Drainer sees them."""
+"""Spark: the Drainer's side of the resident job, its tasks' connections and its JVM."""

@@ -156,7 +156,7 @@ class Dispatcher:
             await asyncio.wait(self._connections, timeout=2)
 
     async def run(self, units: list[bytes], catalog: Catalog | None = None) -> list[bytes]:
-        """Return the answer to each unit, in order; wait while no task is connected.
+        """Return the answers in the order of the units; wait while no task is connected.
 
         A task without the `catalog` gets it before the unit. Consumes the units: the list is empty
         afterwards, and each unit is released once answered.

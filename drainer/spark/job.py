@@ -105,7 +105,7 @@ class SparkSettings:
 
     @property
     def spark_master(self) -> str:
-        """The master's URL; a local master also tolerates task failures, as a cluster does."""
+        """The master's URL; like a cluster, a local master tolerates task failures."""
         if not self.is_local:
             return self.master
         return f"local[{self.task_count},{_TASK_FAILURES_MAX}]"

@@ -292,7 +292,7 @@ def options_for(archive: Path) -> str:
 def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
     """Start to write the archive, in a process group that may be killed at any time.
 
-    That process ends with this one, for whatever reason, because its standard input is our pipe.
+    It ends with this process, for whatever reason, because its standard input is our pipe.
     """
     for old in archive.parent.glob(_NAME.format("*")):
         with contextlib.suppress(OSError):

@@ -6,7 +6,7 @@
              └─ rows ── filters, routes ┬─ none is left: time moves
                                         └─> Transaction, its rows still as bytes
 
-Skipped changes are counted and logged once, as in a Drainer.
+Like a Drainer, it counts skipped changes and logs them once.
 
 Rows stay the writer's bytes until the program reads them. A large transaction's rows are in a file
 and read from there slice by slice, so they exist until the program requests the next element.

@@ -34,7 +34,7 @@ number before the key, and are separated again as texts.
 
 **Shares for the tasks.** Compacted changes are sorted by op and key, and a share is a run of them.
 Neighbouring keys stay in one statement, and the connection that commits a snapshot walks each
-index once, in order. Shares are cut by bytes, not by rows, so that tasks finish together. The share
+index once, by key. Shares are cut by bytes, not by rows, so that tasks finish together. The share
 of a row has no meaning beyond this batch: a snapshot commits all shares in one transaction.
 
 **Cost of a row.** CPU µs per row change, one batch of 40,000 on a busy two-core machine with

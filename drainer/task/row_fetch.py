@@ -204,7 +204,7 @@ def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:
 def statements_of(
     unit: FetchUnit, transactions: Iterable[tuple[int, bytes]], selection: Selection
 ) -> tuple[Made, Facts]:
-    """Return the SQL of merged binlogs, given with their commit_ts in order, and their facts.
+    """Return the SQL of merged binlogs, given with ascending commit_ts, and their facts.
 
     Raises `Malformed` and the errors of a table's look-up.
     """

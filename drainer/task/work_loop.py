@@ -66,7 +66,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The code that tasks import, as a zip file's bytes, and its version.
+    """The bytes of a zip file with the code that tasks import, and the code's version.
 
     It is read once: a version installed while a Drainer runs must not reach tasks that start later.
     """

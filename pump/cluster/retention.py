@@ -8,7 +8,7 @@ Every Drainer that is not offline holds the purge, including a dead Drainer. It 
 when it restarts; a full disk only makes writers wait, while a gap can never be closed. A Drainer
 that will not come back is marked offline with `penstock ctl update-drainer`. To bound the disk in
 any case, set `gc-force-after-days`: older binlogs are purged, and an error in the log names the
-Drainers that lost binlogs, and which. Both purges are announced 20 hours ahead, as in TiDB-Binlog.
+Drainers that lost binlogs, and which. Both purges are announced 20 hours ahead, like TiDB-Binlog's.
 
 The current time is the earlier of the cluster's time and this machine's clock, so that one clock
 that has jumped ahead makes nothing old.

@@ -14,7 +14,7 @@ the binlogs at a Pump say nothing about the outcome, and TiKV decides alone:
 **When an absent lock can no longer come.** Waiting alone never makes that certain: a TiDB may have
 stood still, a message may be on its way. TiKV's rollback record makes it certain, which TiKV leaves
 when it is asked with `rollback_if_not_exist`. A lock that comes later finds the record and is
-refused, by Percolator's rule, as a write conflict. This also holds for a pessimistic transaction;
+refused as a write conflict, by Percolator's rule. This also holds for a pessimistic transaction;
 the record is kept as long as such a lock can come (TiKV protects it). TiKV orders the lock and the
 record: if the lock had come first, the answer would be LOCKED. The record also refuses one-phase
 and async commit, in which a lock alone may already be a commit. TiDB uses neither while it writes

@@ -4,7 +4,7 @@
 claiming         is it still ours? an epoch of it
 shipping         its groups, until enough disks have it
 shipper          … to one replica       ── wire ──>     replicas, one thread each
-replica_log                                             … its files, as the primary asks
+replica_log                                             … its files, on the primary's requests
 failover                                                a Pump on a local replica
 repair           corrupted bytes are restored  <── wire ──  other disks with the log
 scrubbing        reads all data on the disk periodically

@@ -7,7 +7,7 @@
 A wrong suspicion costs a failover and loses nothing. The Pump that is started claims the log as any
 Pump does at its start (`claiming.py`), and ends immediately if it must not. Among several replicas
 the first of the list starts, and each of the others waits a little longer. A replica on a draining
-disk does not start while another one can.
+disk does not start while another replica can.
 
 The started Pump lives on if this Pump is killed. When this Pump is back, it finds the replica
 locked and leaves it alone.
@@ -46,7 +46,7 @@ _LATE_S = 0.5
 _AGAIN_S = 2.0
 _STATE_EVERY_S = 1.0
 _TURN = 0.5
-"""How much longer each replica waits than the previous one, as a part of the silence."""
+"""How much longer each replica waits than the previous one, a fraction of the silence."""
 _END_S = 10.0
 _UNNEEDED_S = 5.0
 """How long the primary of an offline log must be silent before its replica is dropped. A primary

@@ -1,7 +1,7 @@
 """Replica log: one replica of a log on this disk, written as its primary requests.
 
-It checks a request, asks `Replica` for the actions, and does them on its `ReplicaSegments`, in
-order. After a failure, the next request reopens the folder, and with it `Replica`, because the
+It checks a request, asks `Replica` for the actions, and does them one by one on
+`ReplicaSegments`. After a failure, the next request reopens the folder and `Replica`, because the
 result of a failed write is unknown. The primary hears of every request that is only partly carried
 out. It has no thread and no clock.
 """

@@ -6,7 +6,7 @@
                                         └── shippers, etcd  └── Acknowledge, StepDown
 
 Any thread may bring an event. The core receives it under one lock, and its actions are carried out
-in order. A group is also written under that lock, so that no epoch starts in the middle of it. The
+one by one. A group is also written under that lock, so no epoch starts in the middle of it. The
 sync of a group runs without the lock; until it ends, a new epoch and all actions after it wait.
 
 A separate thread calls etcd. Five times a second it also retries a segment that could not be

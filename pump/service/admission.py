@@ -1,6 +1,6 @@
 """Admission: checks every payload from the wire before it becomes a record for the log.
 
-Checks, in order: the cluster id, the size, the bytes, the Pump's state, the type, the timestamps,
+Order of checks: the cluster id, the size, the bytes, the Pump's state, the type, the timestamps,
 and the database of an outbox's Prewrite. Prewrites need `online`. Commits and Rollbacks are always
 accepted, because an operator could otherwise strand a transaction. This Pump must know the database
 of an outbox, because it must ask that database if the writer dies.

@@ -4,7 +4,7 @@
                   ^           │                                         │
      requests pile up here <──┘ while the disk works   next append <────┘
 
-Invariants: appends and index calls alternate, in order, never at the same time; nothing is
+Invariants: appends and index calls alternate and never overlap; nothing is
 acknowledged before `append` returned; a failed append is reported to every writer of its group
 and to no other. While an append waits less than a millisecond for the disk, the event loop does it
 itself, otherwise a thread (`AppendTimes`).

@@ -303,7 +303,7 @@ class Index:
     def commits(
         self, after_ts: int, up_to_ts: int
     ) -> Iterator[tuple[Sequence[int], list[tuple[int, ...]]]]:
-        """Yield chunks of timestamps in (after_ts, up_to_ts] and their entries, in order.
+        """Yield chunks of ascending timestamps in (after_ts, up_to_ts], and their entries.
 
         An entry is a tuple of kind, the position's three fields and the Prewrite's three.
         """

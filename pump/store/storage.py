@@ -323,7 +323,7 @@ class Storage:
                 self._flusher.begin(appended.checkpoint)
 
     def pull(self, after_ts: int, *, bytes_max: int, count_max: int) -> Pulled:
-        """Return merged and fake binlogs in (after_ts, max_commit_ts], in order.
+        """Return merged and fake binlogs in (after_ts, max_commit_ts], by commit_ts.
 
         At least one if any exists, otherwise as many as the bounds allow; `last_ts` is where to
         continue. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.

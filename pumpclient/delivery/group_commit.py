@@ -1,4 +1,4 @@
-"""Group commit: commits the transactions of one source in order, many at a time.
+"""Group commit: commits the transactions of one source in its order, many at a time.
 
 It does the work of `Transaction` for groups:
 
@@ -94,7 +94,7 @@ class _Flight:
 
 
 class GroupWriter:
-    """Commits one source's transactions in order; `submit` and `drain` are for one thread."""
+    """Commits one source's transactions in its order; `submit` and `drain` are for one thread."""
 
     def __init__(
         self,

@@ -338,7 +338,7 @@ class MariadbGtidSet:
         return MariadbGtidSet(self)
 
     def __iter__(self) -> Iterator[MariadbGtid]:
-        """Yield the last id of each server in each domain, in order."""
+        """Yield the last id of each server in each domain, sorted."""
         for domain, servers in sorted(self._domains.items()):
             for server, sequence in sorted(servers.items()):
                 yield MariadbGtid(domain, server, sequence)

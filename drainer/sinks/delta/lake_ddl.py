@@ -2,7 +2,7 @@
 
 A mirror has the tables as they are upstream:
 
-    CREATE TABLE      a new table; a folder that already has another one stops the Drainer
+    CREATE TABLE      a new table; a folder that already has another table stops the Drainer
     ADD COLUMN        new metadata; if older rows read as a default, all rows are written again
     other columns     renamed, dropped, of a wider type: all rows are written again, in one commit
     RENAME TABLE      the folder moves, by way of `_penstock/renaming`, because names may swap
@@ -19,7 +19,7 @@ In a change log no earlier row changes, whatever upstream does to a table:
 
     ADD COLUMN         new metadata; earlier rows are NULL there, whatever the default is
     DROP COLUMN        the column stays, and is NULL from then on
-    RENAME COLUMN      a column of the new name; the old one stays, and is NULL from then on
+    RENAME COLUMN      a column of the new name; the old column stays, and is NULL from then on
     another type       the column stays if it can hold each new value, else all rows are written
                        again with the wider type; if neither fits, the Drainer stops
     TRUNCATE           a row with `_op` truncate, and NULL in upstream's columns

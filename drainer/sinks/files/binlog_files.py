@@ -59,7 +59,7 @@ class BinlogFile:
 
 
 def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
-    """Return the files among names, in order; of a file that also exists packed, the unpacked one.
+    """Return the files among names, by number; of a file that also exists packed, the unpacked one.
 
     Raises `NeedsOperator` if a number between the first and the last file is missing.
     """

@@ -9,7 +9,7 @@
     file = 3
     offset = 1048576
     last-crc = 2894601203
-    checkpoint = "{…}"          all of it, as a downstream with tables has it in a row
+    checkpoint = "{…}"          all of it, in the format of a downstream with tables
 
 The first three keys are TiDB-Binlog's, which writes no others. If only they are present, the
 position of the checkpoint in the files must be searched for. Without `file` nothing has been
@@ -144,7 +144,7 @@ def _savepoint(stored: dict[str, Any]) -> Savepoint:
 
 
 def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
-    """Durably replace the savepoint; an `OSError` leaves the old or the new one."""
+    """Durably replace the savepoint; an `OSError` leaves the old or the new savepoint."""
     checkpoint, position = savepoint.checkpoint, savepoint.position
     lines = [
         f"consistent = {'true' if checkpoint.consistent else 'false'}",

@@ -22,7 +22,7 @@ whichever call starts it. Every transaction of a session is therefore marked.
                    (`ddl_progress`)
 
 Transactions are pessimistic; those of TiDB-Binlog are optimistic. The checkpoint's row is locked at
-their start, as in MySQL, so that a replaced Drainer finds out before it has written a batch and not
+their start, also in MySQL, so a replaced Drainer finds out before it has written a batch and not
 through a conflict at its end. The server never re-runs a transaction
 (`tidb_disable_txn_auto_retry`), which would not check the checkpoint again; therefore
 `stmt-count-limit`, which bounds only such transactions, does not apply.

@@ -363,7 +363,7 @@ class MysqlSink(PartitionedSink):
         return (row[0] or "") if row else None  # A row without text is not a checkpoint.
 
     def _store_own(self, connection: Connection, text: str) -> None:
-        """Store our checkpoint; `TakenOver` if another Drainer has stored the first one.
+        """Store our checkpoint; `TakenOver` if another Drainer has stored the first checkpoint.
 
         A row that does not exist cannot be locked: two Drainers that start together both find none.
         """

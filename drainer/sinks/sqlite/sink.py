@@ -1,4 +1,4 @@
-"""SQLite sink: writes one file, as the embedded default and the simplest proof of exactly once.
+"""SQLite sink: writes one file; the embedded default and the simplest proof of exactly once.
 
 Every upstream table is the table `schema.name` of the file. Rows, DDL and checkpoint share the
 transaction, so no intent is needed: a crash leaves the state before or after. Readers see whole
@@ -92,7 +92,7 @@ class SqliteSink(RetryingSink, SqlSink):
         self._reader: sqlite3.Connection | None = None
         self._main = MainFile(self._path)
         self._inodes: Inodes | None = None
-        """The inodes of the file and its log, as the connection has them open."""
+        """The inodes of the file and the log that the connection has open."""
 
     # --- the protocol ----------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class SqliteSink(RetryingSink, SqlSink):
 def _run_rows(
     connection: sqlite3.Connection, rows: Sequence[RowStatement], missed: Missed | None
 ) -> None:
-    """Run the statements in order; count missing rows unless `missed` is None."""
+    """Run the statements one by one; count missing rows unless `missed` is None."""
     for statement in rows:
         try:
             found = connection.execute(statement.sql.decode()).rowcount

@@ -2,7 +2,7 @@
 
     column     type                   meaning
     commit_ts  uint64                 the transaction's or DDL's; it never falls
-    to         string                 where the message goes, as the output reads it
+    to         string                 the destination, in the output's notation
     key        large_binary or null   for outputs whose messages have one
     value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any

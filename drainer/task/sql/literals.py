@@ -8,7 +8,7 @@ A quote inside a string is doubled in both dialects. The differences:
     float           bare, shortest repr      the same in the range that SQLite parses exactly,
                                              else exact_double(x'<8 bytes>'), which the sink adds
     unsigned > 2^63 bare                     text: it has no larger integers
-    enum, set       number (index, mask)     text, as a reader expects to see it
+    enum, set       number (index, mask)     text, the form that a reader expects
     text with NUL   quoted                   CAST(x'..' AS TEXT): NUL ends its statements
     binary          x'..', BINARY(n) padded  the same
     geometry        x'..', SRID and WKB      the same

@@ -2,7 +2,7 @@
 
 A before image exists for updates and deletes, an after image for inserts and updates. Each kind of
 change has its own byte layout. Many rows are decoded as Arrow columns: each kind separately, and
-the pieces are put back in order afterwards. Fewer than a hundred rows are decoded one at a time,
+the pieces are put back in row order later. Fewer than a hundred rows are decoded one at a time,
 which costs less.
 
 `row_changes` gives encoders the values of rows. Both ways give the same values, or the same

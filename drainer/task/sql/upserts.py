@@ -164,7 +164,7 @@ class TableSql:
         return self._joined(self.written, columns, "(", self._row_end + ",")
 
     def keys_column(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Return every row's key with a comma after it, as the delete statement lists it."""
+        """Return every row's key with a comma after it, for the list of the delete statement."""
         bare = len(self.key) == 1
         return self._joined(self.key, columns, "" if bare else "(", "," if bare else "),")
 

@@ -177,7 +177,7 @@ class History:
         return self._read_counter(SCHEMA_VERSION_KEY)[0]
 
     def watch(self, on_job: Callable[[DdlJob], None], after_version: int = 0) -> Cancellable:
-        """Call back once for each job of a later version than `after_version`, in order.
+        """Call back once for each job of a later version than `after_version`, sorted by version.
 
         Jobs already recorded come before this returns, the others from a thread of the watch. A
         job that cannot be read blocks all that follow it, and is logged.

@@ -1,4 +1,4 @@
-"""Registry: the status that every Pump and Drainer keeps in etcd, as in TiDB-Binlog.
+"""Registry: the status that every Pump and Drainer, like TiDB-Binlog's, keeps in etcd.
 
 /tidb-binlog/v1/pumps/<node id>      one JSON object of eight fields each; no lease: a node that
 /tidb-binlog/v1/drainers/<node id>   is gone stays listed, and its `updateTS` grows old
@@ -105,7 +105,7 @@ class NodeStatus:
     `max_commit_ts` is the end of a Pump's sorted stream, or a Drainer's checkpoint. `update_ts` is
     the time of the last heartbeat. Writers choose Pumps by `score` (0 to 1000) and `label`
     (`labels_in`). A reader derives `is_alive` from `update_ts` (`seems_live`). It is stored as
-    false, as in TiDB-Binlog, because a killed node could not take back a true value.
+    false, which TiDB-Binlog also does, because a killed node could not take back a true value.
     """
 
     node_id: str

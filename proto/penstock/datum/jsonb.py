@@ -87,7 +87,7 @@ class Scalar(NamedTuple):
 class TypedJson(str):
     """The text of a document with scalars that text does not distinguish; `binary` has them all.
 
-    Where only text is possible, as in Arrow, `marked` stands for it.
+    Where only text is possible, for example in Arrow, `marked` stands for it.
     """
 
     __slots__ = ("binary",)
@@ -451,7 +451,7 @@ def json_literal(text: str) -> str:
 
 
 def literal_of_text(text: str) -> str:
-    """Return the literal of a document printed by a server, as its row would bring it.
+    """Return the literal of a document that a server printed; its row would give the same.
 
     Numbers keep their digits. Keys have the order of the binary form: in a MariaDB, whose JSON is
     text, a table without a key has no other way to find the row again.

@@ -9,7 +9,7 @@
 
 A duration is signed nanoseconds. JSON values hold the *core time* instead, year<<50, month<<46 and
 so on, four low bits for type and fraction digits. Fraction digits beyond the column's are rounded
-half up when a value is written, as in MySQL. In stored values they are malformed, since rows are
+half up when a value is written (MySQL's rule). In stored values they are malformed, since rows are
 read with the schema they were written with.
 """
 

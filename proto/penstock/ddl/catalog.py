@@ -226,7 +226,7 @@ class Catalog:
     def _exchange(self, job: DdlJob) -> SchemaChange:
         """Replace a partitioned table; the exchanged table gets the id of its partition, if any.
 
-        Without partition ids, as in Penstock's own plans, both tables keep their ids.
+        Without partition ids, for example in Penstock's own plans, both tables keep their ids.
         """
         other = self._by_id.get(job.table_id)
         if job.table is None or job.table.id == job.table_id or not job.table.partition_ids:

@@ -49,7 +49,7 @@ def either(pattern: str, *, case_sensitive: bool) -> Matches:
 
 
 def plain_regex(pattern: str) -> Matches:
-    """Return the test for `~re` or a full name, as in TiDB-Binlog's drainer.toml."""
+    """Return the test for `~re` or a full name, the syntax of TiDB-Binlog's drainer.toml."""
     anchored = pattern[1:] if pattern.startswith("~") else f"^(?:{pattern})$"
     compiled = regex(anchored, case_sensitive=False)
     return lambda name: compiled.search(name) is not None

@@ -93,7 +93,7 @@ class RequestHead:
     size_bytes: int
     """The size that `content-length` announces; -1: nothing."""
     metadata: tuple[Field, ...]
-    """The application's fields, in order, names in lower case."""
+    """The application's fields in the received order, names in lower case."""
 
 
 class Cut(NamedTuple):

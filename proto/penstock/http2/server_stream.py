@@ -26,7 +26,7 @@ _TABLE_BYTES_DEFAULT: Final = 4096
 
 
 class Receiver(Protocol):
-    """The call on a stream, as its connection needs it. None of these waits or raises."""
+    """The interface of a call that its connection uses. No method waits or raises."""
 
     def wake(self) -> None:
         """Handle a complete message or the end of the request."""

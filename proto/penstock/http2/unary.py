@@ -89,7 +89,7 @@ def _head(size: int, kind: int, flags: int) -> bytes:
 
 
 class Answering(Protocol):
-    """The connection on which a call came in, as the call needs it."""
+    """The interface of a connection that the calls on it use."""
 
     def answer(self, stream_id: int, reply: Reply) -> None:
         """Send a reply, unless the call has already ended."""

@@ -22,7 +22,7 @@ message can start, so they cannot be taken for a binlog. Integers are little-end
     24      4     count    of chunks
     28      4     head     bytes of `head`
     32      16n   where each chunk is: segment u32, offset u64, length u32 of the frame's payload
-    …       m     head     the binlog's fields before its prewrite_value, as a `binlog.Binlog`
+    …       m     head     the binlog's fields before its prewrite_value: a `binlog.Binlog`
 
 Only the chunk list makes the binlog exist. It is written when all chunks are durable. Chunks
 without a list are remains of a broken stream or a crash, and mean nothing. The row changes,

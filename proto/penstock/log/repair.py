@@ -127,7 +127,7 @@ class Salvaged:
 def find_damage(
     file: Readable, begin: int, end: int, seed: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[Damage]:
-    """Yield every damaged place from `begin` to `end`, in order.
+    """Yield every damaged place from `begin` to `end`, by offset.
 
     Both are boundaries of frames; 0 is the start of the header. `seed` is the segment's. The file
     is read and checked in blocks of `block_bytes`.

@@ -180,7 +180,7 @@ class ReplicaSegments:
         self._drop(old)
 
     def write_before(self, older: OlderSegment) -> None:
-        """Put a whole segment before the first one, durably.
+        """Durably put a whole segment before the first segment.
 
         Raises `Malformed` if the first segment records another end of it, and `WriteFailed`.
         """

@@ -14,7 +14,7 @@ rebinding). So without TLS, which checks the name, the `Host` of a request must 
 localhost, this machine's name, or a name in one of the node's own addresses.
 
 An empty `status-addr` means loopback and the gRPC port plus 1000. If that port is taken, another
-one is used, because pages that were not requested must not prevent a node's start.
+port is used, because pages that were not requested must not prevent a node's start.
 """
 
 import asyncio

@@ -17,7 +17,7 @@ someone who looks at a Pump's log in the night may have nothing but the log.
       summary="online", …),)              "received_ts": 463…}]
 
 A nested dataclass stands for its fields. None is left out. The first field of a dataclass in a
-tuple names the object. `field(metadata=NO_TEXT)` is a field that another one describes as text.
+tuple names the object. `field(metadata=NO_TEXT)` is a field that another field describes as text.
 `StatusReply` carries both views, because older programs read only the text.
 """
 

@@ -2,7 +2,7 @@
 
     {"moment_us": int, "time_zone": str, "offset_s": int, "sql_mode": [str], "variables": {…}}
 
-    moment_us   when the statement began, as its session saw it: the value of CURRENT_TIMESTAMP
+    moment_us   when the statement began in its session: the value of CURRENT_TIMESTAMP
     time_zone   an offset from UTC such as +08:00, or a name such as Europe/Berlin; never SYSTEM
     offset_s    seconds east of UTC of that zone at that time, for readers without the zone
     sql_mode    its modes by name, including modes that the job's text no longer depends on

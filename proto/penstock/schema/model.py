@@ -160,7 +160,7 @@ class IndexColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexInfo:
-    """One index, its columns in order."""
+    """One index, its columns in key order."""
 
     id: int
     name: str

@@ -65,7 +65,7 @@ def refusal_of(address: str, tls: Tls | None, error: Any) -> NeedsOperator | Non
 def etcd_refusal(addresses: Sequence[str], tls: Tls) -> NeedsOperator | None:
     """Return the error that an operator must fix for a silent etcd; None when it may pass.
 
-    All members must be unusable for it, and prove to be the first member's host, as in gRPC.
+    All members must be unusable for it, and prove to be the first member's host (gRPC's rule).
     """
     name = addresses[0].rpartition(":")[0]
     found = [_once_in_a_while(each, tls, whose="etcd-", name=name) for each in addresses]

@@ -107,7 +107,7 @@ class Chain:
         self.links.insert(0, link)
 
     def drop_before(self, number: int) -> None:
-        """Drop all segments before `number`, but never the last one."""
+        """Drop all segments before `number`, but never the last segment."""
         del self.links[: max(0, min(number - self.first, len(self.links) - 1))]
 
     def clear(self) -> None:

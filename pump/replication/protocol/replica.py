@@ -73,8 +73,8 @@ from pump.replication.protocol.messages import (
 class Replica:
     """One replica of one log; create it again whenever its folder is opened.
 
-    The returned actions are carried out in order, each before the next; when one fails, open the
-    folder again.
+    The returned actions are carried out one after the other; when one fails, open the folder
+    again.
     """
 
     def __init__(self, chain: Chain, damage: int = 0) -> None:

@@ -7,7 +7,7 @@
 
 Exactly once, whatever fails. A snapshot ends with its sessions, so an interrupted attempt cannot
 continue: the next attempt takes another snapshot, at a later position. A target that was not done
-is dropped and loaded completely again. A target that was done stays, as of its own position, its
+is dropped and loaded completely again. A target that was done stays at its own position, its
 *floor*. The binlog is then read from the first attempt's position. Of each table everything up to
 its floor is skipped, because the load has it (`state.Floors`). Until the binlog has passed the last
 floor, each table is correct, but the tables are not consistent with each other.

@@ -51,7 +51,7 @@ class LoadState:
 
     @property
     def after(self) -> str:
-        """The highest floor as text, as a source's checkpoint has it."""
+        """The highest floor as text, in the format of a source's checkpoint."""
         number, position = max((place.floor for place in self.loaded.values()), default=(0, 0))
         return f"{number}:{position}"
 

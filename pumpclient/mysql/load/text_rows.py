@@ -1,4 +1,4 @@
-"""Converts rows of a SELECT, as the server sends them, to a binlog's row bytes or to an INSERT.
+"""Converts the rows that a server sends for a SELECT to a binlog's row bytes or to an INSERT.
 
     packet   length (3 bytes), number (1), payload; a row of 16 MiB and more comes in several
     payload  for each column its length and its text; FB for NULL

@@ -22,6 +22,6 @@ unit of TiDB Data Migration, whose directories Penstock can read.
 * A damaged event is requested once more; if it is damaged again, the receiver stops with the
   server's file and position. The receiver waits while the disk is full.
 * Byte for byte with one exception: a server never sends the mark "being written" in a file's first
-  event. A file that a crash of the server left open keeps the mark there and not here, as with
-  `mariadb-binlog --raw`. An encrypted binlog is sent, and stored, in clear.
+  event. A file that a crash of the server left open keeps the mark there, but not here or
+  with `mariadb-binlog --raw`. An encrypted binlog is sent, and stored, in clear.
 """

@@ -178,7 +178,7 @@ def recover(folder: Path, meta: Meta) -> Recovered:
 
 
 def cut(folder: Path, known: Recovered) -> Recovered:
-    """Cut the file of `known` after its last complete transaction, as its writer recorded."""
+    """Cut the file of `known` after the last complete transaction that its writer recorded."""
     path = folder / str(known.file)
     # A file without its FORMAT_DESCRIPTION restarts from its beginning.
     end = known.position if known.position > FIRST_POSITION else 0

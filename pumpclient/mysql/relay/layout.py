@@ -244,7 +244,7 @@ def is_meta(name: str) -> bool:
 
 
 def files_in(folder: Path) -> list[FileName]:
-    """Return a sub-directory's binlog files in order; raise `Malformed` for another file."""
+    """Return a sub-directory's binlog files by number; raise `Malformed` for another file."""
     return sorted(
         FileName.parse(child.name) for child in folder.iterdir() if not is_meta(child.name)
     )

@@ -82,7 +82,7 @@ def inlined(is_large: bool) -> set[int]:
 def read_json(data: bytes) -> object:
     """Return a value as dict, list, str, int, float, bool, None or `Opaque`.
 
-    Raises `Malformed` for invalid JSON. Empty bytes are null, as in the server.
+    Raises `Malformed` for invalid JSON. Like the server, it reads empty bytes as null.
     """
     if not data:
         return None

@@ -104,7 +104,7 @@ class SkippedRows(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """All rows since the last end are skipped, as an operator wants."""
+    """All rows since the last end are skipped on an operator's request."""
 
 
 class Finished(NamedTuple):

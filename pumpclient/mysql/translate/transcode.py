@@ -88,7 +88,7 @@ def _changes(
 
 
 EncodedChanges = tuple[MutationType, list[bytes]]
-"""A rows event's kind of change, and the bytes of each row, as a binlog carries them."""
+"""A rows event's kind of change, and each row in the bytes that a binlog carries."""
 
 _Pieces = tuple[bytes | None, ...]
 _Read = TypeVar("_Read")

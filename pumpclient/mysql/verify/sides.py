@@ -343,7 +343,7 @@ class MysqlSide:
         self._snapshot.begin()
 
     def position(self) -> Position:
-        """Return the checkpoint, as of the last `refresh`."""
+        """Return the checkpoint that the last `refresh` read."""
         there = self.session.fetch(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             self._checkpoint,

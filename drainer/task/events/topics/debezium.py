@@ -37,7 +37,7 @@ they arrive in parts, and no part knows the total.
     CHAR, TEXT; BINARY, BLOB       string; bytes -                                   text; base64
     GEOMETRY                       struct        io.debezium.data.geometry.Geometry  wkb, srid
 
-A BIGINT UNSIGNED is a decimal in schemas, as in Debezium's mode `precise`, because readers silently
+A BIGINT UNSIGNED is a decimal in schemas (Debezium's mode `precise`), because readers silently
 take an int64 above 2^63 as a negative number. Without a schema that says int64 it is a number. An
 invalid date, such as 0000-00-00, is NULL, or the epoch if the column cannot be NULL.
 

@@ -1,4 +1,4 @@
-"""Renders the cells of one column, as a walk left them, into an Arrow array.
+"""Renders the cells of one column, the result of a walk, into an Arrow array.
 
 Numbers are written as decimal digits into a matrix of ASCII, one row of the matrix per value:
 

@@ -12,7 +12,7 @@ determines for each column the rows in which it comes next:
 Rows that are not at their end after the last column are left over; the caller tries another order
 on them or reads them row by row.
 
-Its reads are vectorised: datums of many rows, from one position per row, as a numpy array.
+Its reads are vectorised: they read the datums of many rows from a numpy array of positions.
 
     rows as an Arrow binary array    |row 0 ......|row 1 ....|row 2 ........|
     one position per row               ^at[0]       ^at[1]     ^at[2]

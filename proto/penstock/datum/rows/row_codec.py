@@ -227,7 +227,7 @@ class RowReader:
         return self._missing[position]()
 
     def column_ids(self, data: bytes, *, is_insert: bool) -> list[int]:
-        """Return the column ids of a row in order, an update's twice, without reading values."""
+        """Return a row's column ids in stored order, an update's twice, without reading values."""
         at = self._read_handle(data)[1] if is_insert else 0
         found: list[int] = []
         while at < len(data):

@@ -205,7 +205,7 @@ def read_column(cur: Cursor, name: str | None = None) -> ast.ColumnDef:
 
 
 def _note_json(cur: Cursor, column: ast.ColumnDef, first: int) -> None:
-    """Record how a JSON column reads where JSON is a text, as in MariaDB's SHOW CREATE TABLE."""
+    """Record how a JSON column reads where JSON is text, such as in MariaDB's SHOW CREATE TABLE."""
     if column.type.name != "JSON":
         return
     tokens = cur.source.tokens[first : cur.at]

@@ -146,7 +146,7 @@ class TableScan:
         self._has_definitions = False
 
     def tables(self) -> Iterator[ReadTable]:
-        """Yield the tables in order; a FROM without a table raises NeedsOperator."""
+        """Yield the tables in the text's order; a FROM without a table raises NeedsOperator."""
         at = 0
         while self._tokens[at].kind is not Kind.END:
             found, at = self._step(at)

@@ -260,7 +260,7 @@ def _apply_options(builder: TableBuilder, actions: Actions, schema: SchemaInfo) 
 def converted(column: ColumnInfo, charset: str, collate: str) -> ColumnInfo:
     """Return a text column in another character set; other columns are returned unchanged.
 
-    TEXT grows, as in MySQL, when its characters may take more bytes than before.
+    Like MySQL, it enlarges a TEXT whose characters may take more bytes than before.
     """
     if column.tp not in TEXT_TYPES or (
         column.is_binary and column.tp not in (MysqlType.ENUM, MysqlType.SET)

@@ -21,9 +21,9 @@
     INET4, INET6                15           15, 39, a text in ascii   0
 
 Types of bytes (BINARY, BLOB …) have the codes of text. Types that are not text have character set
-and collation `binary`, as in TiDB, and so have geometries; JSON has `utf8mb4`. BIT and YEAR are
+and collation `binary`, like in TiDB, and so have geometries; JSON has `utf8mb4`. BIT and YEAR are
 unsigned, ZEROFILL makes a number unsigned. A TIMESTAMP is nullable and without a default unless
-written, as with `explicit_defaults_for_timestamp`.
+written, the rule of `explicit_defaults_for_timestamp`.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class TableBuilder:
         return self.table.max_column_id
 
     def add_keys(self, keys: Sequence[KeyDef]) -> None:
-        """Add keys in order; keys implied by foreign keys come last, if they are needed."""
+        """Add keys in their order; keys implied by foreign keys come last, if they are needed."""
         for key in map(self._with_period, keys):
             if not key.implied:
                 self._add_key(key)

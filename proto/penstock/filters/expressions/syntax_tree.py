@@ -6,7 +6,7 @@
     sum         + - * / DIV % MOD, unary - and !
     atom        literal, column, function (…), CASE, CAST (… AS …), BINARY atom, ( expr )
 
-`||` is OR and "…" a string, as in the servers' default sql mode. All other syntax (subqueries,
+`||` is OR and "…" a string: the servers' default sql mode. All other syntax (subqueries,
 INTERVAL, bit operators, variables) raises NeedsOperator: nothing is guessed.
 """
 

@@ -30,7 +30,7 @@ _CLOSED: Final = "the channel is closed"
 
 
 class AsyncStream:
-    """The messages that answer one call, in order, on request; for one task."""
+    """The messages that answer one call, one at a time on request; for one task."""
 
     def __init__(self, channel: AsyncChannel, stream: ClientStream | None) -> None:
         self._channel = channel

@@ -15,8 +15,8 @@ A broken connection stays broken; a caller makes another channel. Nothing is res
 Reading, sending and waiting share one socket and one state, and so one module.
 
 Locks, taken in this order: `_reading` (of the thread that reads), `_sending` (of the thread that
-sends), `_lock` (the state of the connection), the TLS end's. Handlers are called under the first
-one only.
+sends), `_lock` (the state of the connection), the TLS end's. Handlers are called under `_reading`
+only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TLS end: TLS without a socket, so that one thread may read while another one writes.
+"""TLS end: TLS without a socket, so that one thread may read while another thread writes.
 
 Two threads must not use an `ssl.SSLSocket` at the same time. Here a lock protects OpenSSL's work in
 memory; the slow work on the socket is the caller's.

@@ -73,7 +73,7 @@ class Checkpoint:
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Operators' overrides by "file:position"."""
     left_out: tuple[SkippedTable, ...] = ()
-    """Tables that are skipped, and how much was skipped of any, as of `done`."""
+    """Tables that are skipped, and how much was skipped of any, up to `done`."""
     reloads: int = 0
     """The number of the last requested reload."""
     described: int = 0

@@ -91,7 +91,7 @@ class SkippedTable:
 
 
 class SkippedTables:
-    """All skipped tables, as of one place of the stream."""
+    """All skipped tables at one place of the stream."""
 
     def __init__(self, tables: Iterable[SkippedTable]) -> None:
         self._tables = {each.name: each for each in tables}

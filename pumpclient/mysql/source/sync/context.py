@@ -55,7 +55,7 @@ class SourceCounters:
     """Skipped rows of system-versioned tables, which are historical."""
     _rate_from: tuple[float, int] = field(default_factory=lambda: (time.monotonic(), 0))
     rate: float = 0.0
-    """Transactions per second, as of the last whole second."""
+    """Transactions per second, averaged over the last second or more."""
 
     def read(self, location: Location, size: int) -> None:
         self.read_location = location
