@@ -30,6 +30,8 @@ PATTERNS: Final[Mapping[str, str]] = {
     "is no": r"\b(?:is|are|was|were) no (?!longer|more|such)\w+\b",
     "mend": r"\bmend(?:s|ed|ing)?\b",
     "final too": r", too\b",
+    "as X": r", as (?:on|in|of|from|after|by|at|when|with|one|those|an?|the|its|no|every)\b",
+    "in order": r"\b[Mm]eanwhile\b|\bin order\b(?! (?:to|of))|\bin (?:(?:its|their) )?turn\b",
 }
 _KEY: Final = re.compile(r"^#? ?[a-z][a-z0-9-]* = ", re.MULTILINE)
 _NO_CODE: Final = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
