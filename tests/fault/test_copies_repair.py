@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cluster.node_registry import NodeKind, NodeState, Registry
+from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.log.segment import BEGIN
 from penstock.wire.binlog import Binlog
 from penstock_local.etcd import EtcdServer
@@ -42,6 +42,9 @@ class World:
     def __init__(self, trio: Trio, etcd: Any, etcd_url: str) -> None:
         self.trio = trio
         self.registry = Registry(etcd)
+        # While it lacks everything, a log that was taken over is served and not drained.
+        lacking = NodeStatus(node_id="drainer-1", host="127.0.0.1:1", state=NodeState.PAUSED)
+        self.registry.put(NodeKind.DRAINER, lacking)
         self.cluster_id = self.registry.cluster_id()
         self.until_ts = 0
         self.expected: list[list[Binlog]] = []
