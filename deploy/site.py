@@ -384,22 +384,18 @@ def _factories(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _calls(tree: ast.Module) -> Iterator[tuple[ast.Call, dict[str, str]]]:
     """Yield all calls, each with the texts of the names that its module and function assign."""
-    constants = _texts(tree.body)
+    constants = {name: text for _, name, text in _assigned(tree.body)}
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop()
         if isinstance(node, ast.ClassDef):
             pending += node.body
             continue
+        local = sorted(_assigned(ast.walk(node)))
         for call in ast.walk(node):
             if isinstance(call, ast.Call):
-                before = (n for n in ast.walk(node) if getattr(n, "lineno", 0) < call.lineno)
-                yield call, constants | (_texts(before) if _may_name(call) else {})
-
-
-def _may_name(call: ast.Call) -> bool:
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return any(isinstance(each, ast.Name) for each in given)
+                before = {name: text for line, name, text in local if line < call.lineno}
+                yield call, constants | before
 
 
 def _codes_of(subject: int) -> list[Code]:
@@ -419,18 +415,16 @@ def _code(value: ast.expr) -> str:
     return ""
 
 
-def _texts(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Return the names to which a text is assigned, with the text of the last assignment."""
-    pairs: list[tuple[int, ast.expr, ast.expr]] = []
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                pairs.append((node.lineno, target, node.value))
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    both = zip(target.elts, node.value.elts, strict=False)
-                    pairs += [(node.lineno, *each) for each in both]
-    pairs.sort(key=lambda each: each[0])
-    return {n.id: _template(value, {}) for _, n, value in pairs if isinstance(n, ast.Name)}
+def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, str]]:
+    """Yield line, name and text of each assignment; the text is empty if it is not a literal."""
+    for node in (each for each in nodes if isinstance(each, ast.Assign)):
+        for target in node.targets:
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=False))
+            for name, value in pairs:
+                if isinstance(name, ast.Name):
+                    yield node.lineno, name.id, _template(value, {})
 
 
 def _message(call: ast.Call, constants: Mapping[str, str]) -> Iterator[str]:
