@@ -28,8 +28,9 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from pumpclient.ddl import DdlExecutor, LostDdl
 from pumpclient.delivery.payload import Payload
-from pumpclient.delivery.pump_set import Pump, Pumps, Selector
+from pumpclient.delivery.pump_set import Pump, Pumps
 from pumpclient.delivery.retries import Deliveries
+from pumpclient.delivery.selector import Selector
 from pumpclient.delivery.session import Session
 from pumpclient.errors import closed
 from pumpclient.options import Options, Tls

@@ -12,7 +12,8 @@ from penstock.errors import NeedsOperator
 from penstock.pb import penstock_pb2
 from penstock.schema.model import DdlJob, DdlType, SchemaInfo
 from pumpclient.ddl import LostDdl
-from pumpclient.delivery.pump_set import Pumps, Selector
+from pumpclient.delivery.pump_set import Pumps
+from pumpclient.delivery.selector import Selector
 from pumpclient.options import Options
 from pumpclient.schema import Schemas
 from tests.kit.fakes.etcd import MemoryEtcd

@@ -13,8 +13,9 @@ from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
 from pumpclient.changes import SpoolFile
 from pumpclient.delivery.payload import Payload
-from pumpclient.delivery.pump_set import Pumps, Selector
+from pumpclient.delivery.pump_set import Pumps
 from pumpclient.delivery.retries import Deliveries
+from pumpclient.delivery.selector import Selector
 from pumpclient.delivery.session import Session
 from pumpclient.errors import NoPump, OutcomeUnknown
 from pumpclient.options import Options

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from penstock.cluster.node_registry import NodeState, NodeStatus
 from penstock.errors import NeedsOperator
 from penstock.ts import compose
-from pumpclient.delivery.pump_set import Backoff, Pumps, Selector
+from pumpclient.delivery.pump_set import Backoff, Pumps
+from pumpclient.delivery.selector import Selector
 from pumpclient.errors import Failure, Reason
 from pumpclient.options import Options
 
