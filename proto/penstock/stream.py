@@ -1,7 +1,7 @@
 """Stream: committed transactions for a program to read (`drainer.stream`), under its public name.
 
-A reader is a Drainer without a downstream. This module is therefore above the Drainer, while the
-rest of `penstock` is below it; import-linter checks both.
+A reader is a Drainer without a downstream. This module therefore imports the Drainer, which nothing
+else in `penstock` may do; import-linter checks that.
 """
 
 from typing import Final
