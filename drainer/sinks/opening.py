@@ -73,9 +73,10 @@ def open_table_sink(
     target: Target | str, *, cluster_id: int, retry_s_max: float = RETRY_S_MAX
 ) -> SqlSink:
     target = target_of(target) if isinstance(target, str) else target
-    sink = open_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    if not isinstance(sink, SqlSink):
+    if not isinstance(target, SqliteTarget | MysqlTarget):
         raise no_sink(target.scheme)
+    sink = open_sink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    assert isinstance(sink, SqlSink), sink
     return sink
 
 
