@@ -284,15 +284,13 @@ class DeltaSink(LakeSink, TableSink):
             waiting: dict[Place, LakeChanges] = {}
             with closing(slices()) as lists:
                 for changes in (c for each in lists for c in by_table(map(Block.decode, each))):
-                    earlier = waiting.setdefault(changes.place, changes)
-                    if earlier is changes:
+                    place = changes.place
+                    if place in waiting and not changes.key:
+                        waiting[place].add(changes)  # They can be committed only once, at the end.
                         continue
-                    if not changes.key:
-                        earlier.add(changes)  # They can be committed only once, at the end.
-                        continue
-                    if not self._lake.has_through(changes.place, checkpoint.commit_ts):
-                        self._merge(earlier, None)
-                    waiting[changes.place] = changes
+                    if place in waiting and not self._lake.has_through(place, checkpoint.commit_ts):
+                        self._merge(waiting[place], None)
+                    waiting[place] = changes
             for changes in waiting.values():
                 self._merge(changes, checkpoint.commit_ts)
             rows_changed()
