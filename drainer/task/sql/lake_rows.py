@@ -157,7 +157,8 @@ def _moments(stored: pa.Array, wanted: pa.DataType) -> pa.Array:
     except pa.ArrowInvalid:  # One of them is not a day of the calendar.
         if len(texts) == 1:
             return pa.nulls(1, wanted)
-        return pa.concat_arrays([_moments(stored.slice(i, 1), wanted) for i in range(len(stored))])
+        halves = stored[: len(stored) // 2], stored[len(stored) // 2 :]
+        return pa.concat_arrays([_moments(half, wanted) for half in halves])
 
 
 def _parsed(texts: pa.Array, wanted: Any) -> pa.Array:
@@ -358,9 +359,8 @@ def change_blocks(
     for (schema, table), (begin, end) in zip(tables, pairwise(bounds), strict=True):
         change_schema(table)
         some = slice(begin, end)
-        yield (
-            _block(schema, table, kinds[some], rows.column("row")[some], stamps[some], firsts[some])
-        )
+        data = rows.column("row")[some]
+        yield _block(schema, table, kinds[some], data, stamps[some], firsts[some])
 
 
 def first_lines(transactions: Ints, kinds: Ints) -> Ints:
