@@ -94,9 +94,7 @@ class StatusPorts:
         (found,) = self._asked(path, read_value)
         return found
 
-    def _asked(
-        self, path: str, read: Callable[[BufferedIOBase, str], Iterator[Any]]
-    ) -> Iterator[Any]:
+    def _asked(self, path: str, read: Read) -> Iterator[Any]:
         failures: list[str] = []
         refusals: list[str] = []
         connect_s = min(_CONNECT_S, self._timeout_s)
