@@ -29,7 +29,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from drainer.components import Home
 from drainer.ddl.jobs import JobSource, open_job_source
 from drainer.ddl.starting_schema import recorded_overrides
 from drainer.differences import OVERRIDE, REPLACE, SKIP, TRACK, Override, commands, lines, means
@@ -205,6 +204,8 @@ def _read(
     writer = "" if run is None else run.node_id
     recorded: dict[int, Override] = {}
     if not checkpoint.has_all_overrides:
+        from drainer.components import Home  # It imports Arrow, which `--help` does not need.
+
         address = config.advertise_addr or config.addr
         own = Home(config.data_dir).known_node_id(config.node_id, address)
         recorded = recorded_overrides(etcd, [own, *filter(None, [writer])])
