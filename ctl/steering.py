@@ -1,9 +1,9 @@
 """Makes a node stop, a Pump read its disk, or another Pump serve a log; waits with `--wait`.
 
     pause, offline, hand-over    the node stops, temporarily or permanently
-    scrub       the Pump reads its disk
-    move-log    another Pump serves the log from now on, even if a Drainer is missing much of it
-    drain       the Pump hands over its log to the Drainers and the replicas on its disk to others
+    scrub                        the Pump reads its disk
+    move-log                     another Pump serves the log, even if a Drainer lacks much of it
+    drain                        the Pump hands over its log, and the replicas on its disk
 
 The node does the work; `--wait` shows its progress. The state of a dead node is changed in
 `states`.
@@ -38,8 +38,8 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.output import TEXT, facts_in
 from penstock.pb import penstock_pb2
+from penstock.security.tls import Tls
 from penstock.settings.load import duration_s
-from pumpclient.options import Tls
 
 _TICK_S: Final = 0.5
 
