@@ -124,7 +124,12 @@ SIZES_BYTES = tuple(16.0 * 2**n for n in range(25))
 
 
 class Counters:
-    """All counters of one Drainer since it started."""
+    """All counters of one Drainer since it started, under TiDB-Binlog's headings.
+
+    Sizes and delays are recorded once per message of a Pump, not per binlog. Sums and counts of
+    sizes are exact, and each size is counted in the bucket of its message's mean. A message's delay
+    is that of its last binlog.
+    """
 
     def __init__(self) -> None:
         self.reach_s: defaultdict[str, Distribution] = defaultdict(lambda: Distribution(DELAYS_S))
