@@ -75,6 +75,7 @@ from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from penstock.ddl import SchemaChange
+
 PRECISE, STRING, DOUBLE = "precise", "string", "double"
 
 _TIME = "io.debezium.time."
