@@ -154,7 +154,7 @@ class MariadbServer(SqlServer):
         command = (
             [program("mariadbd", "mysqld"), "--no-defaults"]
             if unpacked is None
-            else (_unpacked_program(unpacked, "sbin/mariadbd", "mariadb"))
+            else _unpacked_program(unpacked, "sbin/mariadbd", "mariadb")
         )
         size = f"--innodb-buffer-pool-size={buffer_pool_mib}M"
         super().__init__(
