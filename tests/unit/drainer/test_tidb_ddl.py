@@ -594,3 +594,11 @@ def test_rows_of_a_table_from_before_the_stream_are_refused_with_the_way_to_begi
     with pytest.raises(NeedsOperator, match="which no DDL has made") as caught:
         tracker.table_at(4711, 99)
     assert "initial-commit-ts" in caught.value.hint
+
+
+def test_a_tracked_ddl_counts_from_its_version_on(history: TidbHistory) -> None:
+    ddl = history.run("ALTER TABLE t ADD b INT")
+    ts = ddl.job.finished_ts
+    stream = Stream(history, 2, overrides={ts: Override(commit_ts=ts, verb="track", made="then")})
+    followed = stream.follow(ddl)
+    assert (followed.run, followed.skipped) == (None, {Skipped(DDLS, OVERRIDE, "Shop.t"): 1})
