@@ -81,7 +81,6 @@ _ENVIRONMENT.filters.update(
     path=partial(quote, safe=""),
 )
 
-
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 58, 390, 12, 152
 _BOX: Final = {"width": _WIDTH, "height": 180, "left": _LEFT, "right": _RIGHT, "top": _TOP,
                "bottom": _BOTTOM}  # fmt: skip

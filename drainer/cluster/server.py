@@ -25,7 +25,6 @@ _MESSAGE_BYTES_MAX = 1 << 20
 _HANDSHAKE_MS = 5_000
 _CALLS_MAX = 1_000
 
-
 _OPTIONS = [
     # Two Drainers on one port would share the calls silently.
     ("grpc.so_reuseport", 0),

@@ -90,7 +90,6 @@ versions_stored = point("drainer.versions_stored")
 RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
-
 T = TypeVar("T")
 
 Slices = Callable[[], Generator[T]]

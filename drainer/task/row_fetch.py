@@ -67,7 +67,6 @@ _AWAY, _MADE = b"\x00", b"\x01"
 Made = list[tuple[bool, Statements]]
 """The SQL of table after table, and whether its rows can conflict with others."""
 
-
 HINTS = {
     grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
     grpc.StatusCode.DATA_LOSS: "repair or replace the Pump's damaged file",

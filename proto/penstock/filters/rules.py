@@ -34,7 +34,6 @@ _EVENTS = {
     MutationType.DELETE: "delete",
 }
 
-
 IsKept = Callable[[int, bytes], bool]
 """Whether a change is replicated, by the kind of the change and the row bytes."""
 
