@@ -156,7 +156,7 @@ def load_settings(
     translated = translation()
 
     def rewritten(values: dict[str, Any]) -> dict[str, Any]:
-        # A password that is not empty and encrypted takes precedence.
+        # A non-empty encrypted password takes precedence.
         other = _PASSWORD if values.get(_ENCRYPTED) else _ENCRYPTED
         return translated.document({key: v for key, v in values.items() if key != other})
 

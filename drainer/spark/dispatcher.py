@@ -18,9 +18,9 @@ code could answer differently.
     a session starts ── no task for 5 s: reported, then every 30 s ── none for 600 s: replaced
     all tasks are lost ── none for 5 s: reported ─────────────────── none for 30 s: replaced
 
-A Spark master that restarts without its executors never gives this application others; only a new
-session registers it again. A session that never had a task may just be queued for resources, and
-therefore gets more time.
+A Spark master that restarts without its executors never assigns new executors to this application;
+only a new session registers it again. A session that never had a task may just be queued for
+resources, and therefore gets more time.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@
 **Once.** Messages and checkpoint become visible together, to readers with
 `isolation.level=read_committed`. All runs of one output have one `transactional.id`. A run that
 starts to write therefore aborts the open transaction of a dead run, and fences a live one. It then
-reads the checkpoint topic to its end. If the checkpoint differs from the last that this run
-knew, another Drainer or an operator has written it. A commit whose answer was lost is looked up in
-the same way.
+reads the checkpoint topic to its end. If the checkpoint differs from the last checkpoint that this
+run knew, another Drainer or an operator has written it. A commit whose answer was lost is looked up
+in the same way.
 
 **Lost topics.** A topic may be deleted and created again under its name. Its id and the ends of its
 partitions are stored with the messages, and compared before more are sent.

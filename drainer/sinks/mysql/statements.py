@@ -73,7 +73,7 @@ def run(connection: Connection, statement: str | bytes) -> None:
             raise conflicting from error
         text = statement if isinstance(statement, str) else statement.decode(errors="replace")
         is_guarded = _GUARD.match(text.rpartition(_UPSERT)[2]) is not None
-        # A generated column may be out of range also.
+        # A generated column that is out of range has the same code.
         if is_guarded and error.args[0] == OUT_OF_RANGE and _GUARD_SUM in str(error):
             raise Refused(
                 f"an upsert of {row_of(statement, '').removeprefix('a row of ')} met another row"
