@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -307,6 +308,22 @@ def test_a_pd_of_another_cluster_is_never_taken_for_ours(cluster: TidbCluster) -
     cluster.cluster_id = CLUSTER_ID + 1
     with pytest.raises(NeedsOperator, match=f"{CLUSTER_ID + 1}, and it was {CLUSTER_ID} before"):
         find(1.0)
+
+
+def test_a_pd_whose_answer_is_no_message_is_passed_over(cluster: TidbCluster) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    method = grpc.unary_unary_rpc_method_handler(lambda request, context: b"\xff\xff")
+    handlers = grpc.method_handlers_generic_handler("pdpb.PD", {"GetMembers": method})
+    server.add_generic_rpc_handlers((handlers,))
+    strange = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        leader = cluster.pd_servers[0].address
+        assert PdLeader(f"{strange},{cluster.url}")(5.0) == (leader, CLUSTER_ID)
+        with pytest.raises(Retryable, match="deserializing"):
+            PdLeader(strange)(5.0)
+    finally:
+        server.stop(0)
 
 
 def test_pd_and_tikv_are_asked_over_tls_with_our_certificate(tmp_path: Path) -> None:

@@ -133,8 +133,10 @@ class PdLeader:
 
 def _members(address: str, tls: Tls | None, timeout_s: float) -> pdpb_pb2.GetMembersResponse:
     with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
-        call = channel.unary_unary("/pdpb.PD/GetMembers")
-        return pdpb_pb2.GetMembersResponse.FromString(call(b"", timeout=timeout_s))
+        parse = pdpb_pb2.GetMembersResponse.FromString  # gRPC reports bytes that it refuses.
+        call = channel.unary_unary("/pdpb.PD/GetMembers", response_deserializer=parse)
+        answer: pdpb_pb2.GetMembersResponse = call(b"", timeout=timeout_s)
+        return answer
 
 
 def _split(addresses: str) -> list[str]:
