@@ -274,11 +274,7 @@ class Resolving:
         waited_s = self._awake_s - case.first_s + ASK_AFTER_S
         try:
             if case.about is None:
-                loop = asyncio.get_running_loop()
-                payload = await loop.run_in_executor(None, unmatched.payload_reader)
-                prewrite = decode_binlog(payload)
-                key, job_id = prewrite.prewrite_key, prewrite.ddl_job_id
-                case.about = Question(start_ts, key, job_id, size_bytes=len(payload))
+                case.about = await asyncio.to_thread(_question, unmatched)
             about = case.about
             self.asked += 1
             resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
@@ -316,3 +312,10 @@ class Resolving:
         others = f" (and {self._unsaid} questions failed before)" if self._unsaid else ""
         log.warning("transaction %d stays open, trying again: %s%s", start_ts, why, others)
         self._complain_at_s, self._unsaid = now_s + _COMPLAIN_EVERY_S, 0
+
+
+def _question(unmatched: Unmatched) -> Question:
+    payload = unmatched.payload_reader()
+    prewrite = decode_binlog(payload)
+    key, job_id = prewrite.prewrite_key, prewrite.ddl_job_id
+    return Question(unmatched.start_ts, key, job_id, size_bytes=len(payload))

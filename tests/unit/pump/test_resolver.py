@@ -1,5 +1,7 @@
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import cast
 
 import pytest
@@ -158,6 +160,7 @@ def test_what_waits_is_listed_with_its_key_and_why() -> None:
     key = b"the key".hex()
     assert (first.start_ts, first.key, first.waits) == (START_TS, key, "its lock holds")
     assert (second.start_ts, second.waits) == (START_TS + 1, "PD is away [PS-2001]")
+    assert 0 <= time.time() - datetime.fromisoformat(first.open_since).timestamp() < 60
 
 
 def test_a_failure_that_a_resolver_reports_is_reported_as_one(
