@@ -322,9 +322,10 @@ class PumpMetrics(Collector):
             "copies_min", "With fewer, nothing is acknowledged.", entry.copies_min if entry else 1
         )
         yield _gauge("log_epoch", "Epoch of the log's replica set.", entry.epoch if entry else 0)
-        held = [] if kept is None else kept.facts()
+        held = [] if kept is None else list(map(kept.links, kept.names()))
         yield _gauge("copies_kept", "Replicas of other Pumps' logs on this disk.", len(held))
-        yield _gauge("copies_kept_bytes", "Bytes of replicas.", sum(copy.bytes for copy in held))
+        size = sum(link.end for links in held for link in links)
+        yield _gauge("copies_kept_bytes", "Bytes of replicas.", size)
 
     def _repairs(self) -> Iterator[Metric]:
         scrubbing = self._components.scrubbing
