@@ -96,6 +96,7 @@ class Translation:
 
     def arguments(self, argv: Sequence[str]) -> list[str]:
         made, rest = [], list(argv)
+        given = {word.partition("=")[0] for word in argv}
         while rest:
             token = rest.pop(0)
             name, is_joined, value = token.lstrip("-").partition("=")
@@ -117,7 +118,6 @@ class Translation:
             key = self.flags[name]
             for new, converted in self._answered(key, value):
                 flag = self._flag(new, converted)
-                given = {word.partition("=")[0] for word in argv}
                 if not (self._is_extra(key, new) and flag.partition("=")[0] in given):
                     made.append(flag)
         return made
