@@ -40,9 +40,6 @@ _LITERAL: Final = (_STATUS_200 + b"\x0f\x10" + _TYPE, b"\x00" + _STATUS_OK)
 _INSERTING: Final = (_STATUS_200 + b"\x5f" + _TYPE, b"\x40" + _STATUS_OK)
 _INDEXED: Final = (_STATUS_200 + b"\xbf", b"\xbe")
 
-INSERTED_BYTES: Final = (12 + 16 + 32) + (11 + 1 + 32)
-"""The bytes that both header fields take in the peer's dynamic table."""
-
 _PREPARED_BYTES_MAX: Final = frames.FRAME_BYTES_DEFAULT - frames.MESSAGE_HEAD.size
 """The payload of one frame of the smallest kind that all peers accept."""
 
