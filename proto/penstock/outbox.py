@@ -13,7 +13,7 @@ The writer's order, and why no other is right:
 
     1  change the own tables       from here on, locks are held until 5
     2  Prewrite durable on a Pump  it carries the rows, so it comes after 1
-    3  commit_ts from the oracle   after 2, or the Pump might have streamed past it (sorter.py)
+    3  commit_ts from the oracle   after 2, or the Pump might have streamed past it
     4  insert the row              the last statement; it holds commit_ts, so it comes after 3
     5  local COMMIT                by this alone the transaction is committed, at commit_ts
     6  Commit to that Pump         a message about a fact; any reader of the row may send it

@@ -105,8 +105,10 @@ class Shipping:
         replica_timeout_s: float,
         repair: Callable[[int], bool] = lambda number: False,
     ) -> None:
-        """Prepare with a won claim; `start` begins its epoch. `repair` checks the
-        acknowledged part of a segment, and repairs it; that may take seconds."""
+        """Prepare with a won claim; `start` begins its epoch.
+
+        `repair` checks the acknowledged part of a segment, and repairs it; it may take seconds.
+        """
         self._primary = Primary(*claimed)
         self._log = own_log
         self._entries = entries

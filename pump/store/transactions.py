@@ -1,4 +1,4 @@
-"""Transactions: what the Pump knows of them: the ledger that admits binlogs, and the sorter.
+"""Transactions: the ledger admits binlogs, the sorter tracks where the stream is complete.
 
 The ledger deduplicates and validates binlogs before they are logged:
 

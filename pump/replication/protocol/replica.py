@@ -1,4 +1,4 @@
-"""Replica: the disk of a log: how it answers the primary's requests, and how it becomes primary.
+"""Replica: decides how a disk answers the primary of a log, and how it becomes the primary.
 
 A replica accepts nothing of an epoch before the promised epoch, appends only where its log agrees
 with the primary's, cuts data that the primary does not have, and reports data only after it is
