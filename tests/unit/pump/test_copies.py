@@ -19,7 +19,7 @@ from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.pb import penstock_pb2 as pb
 from pump.cluster.identity import kept_disk_id, kept_node_id, refuse_other_cluster
-from pump.replication.protocol.chain import Link
+from pump.replication.protocol.chain import Chain, Link
 from pump.replication.protocol.messages import (
     FOLLOW_METHOD,
     PREPEND_METHOD,
@@ -104,6 +104,7 @@ async def test_a_copy_is_found_again_after_a_restart(tmp_path: Path) -> None:
         size = sum(link.end for link in links)
         (kept,) = copies.facts()
         assert (kept.bytes, kept.first_segment, kept.epoch) == (size, 0, 1)
+        assert kept.summary == f"{size} bytes from segment 0 on, epoch 1"
         assert await copies.follow(NAME, Ask(1), b"") == ReplicaState(1, tuple(links))
 
 
@@ -302,7 +303,7 @@ async def test_a_copy_that_no_disk_can_mend_begins_again_and_its_files_are_set_a
         assert await copies.read(NAME, Stretch(1, 0, len(data))) == bytes(data)
         assert "set aside in" in str(copies.facts()[0].damaged)
         await shipped(copies, up)
-        assert copies.links("pump-1")[-1].end == up.segments.end.offset
+        assert Chain(copies.links("pump-1")).end == up.segments.end
 
 
 async def test_a_copy_that_was_brought_from_another_disk_is_not_followed(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from tests.kit.fakes.storage import (
     commits,
     die,
     fake,
+    index_dump,
     opened,
     prewrite,
     pulled,
@@ -370,6 +372,18 @@ def test_a_forgotten_early_rollback_leaves_its_prewrite_to_the_resolver(
 # Disks that fail.
 
 
+def test_a_full_disk_is_out_of_space_and_pulls_continue(
+    storage: Storage, files: MemoryFiles
+) -> None:
+    write(storage, prewrite(1), commit(1, 5), prewrite(6))
+    files.fail_once("write", errno.ENOSPC)
+    with pytest.raises(OutOfSpace):
+        storage.append([prewrite(7)])
+    assert commits(storage) == [(1, 5)]
+    write(storage, commit(6, 8))
+    assert commits(storage) == [(1, 5), (6, 8)]
+
+
 @pytest.mark.fault(
     "the reserve is reached (a fake volume, a full one)",
     "Prewrites refused first, then all; pulls continue",
@@ -414,6 +428,18 @@ def _fails(batch: object) -> None:
 
 
 # Restarts and purges; crashes and damage are in tests/fault.
+
+
+def test_a_clean_restart_replays_nothing_and_knows_all(tmp_path: Path) -> None:
+    storage = opened(tmp_path)
+    for ts in range(10, 300, 10):
+        write(storage, prewrite(ts), commit(ts, ts + 1))
+    dump, before = index_dump(storage), commits(storage)
+    storage.close()
+    storage = opened(tmp_path)
+    assert storage.stats()["replayed_records"] == 0
+    assert (index_dump(storage), commits(storage)) == (dump, before)
+    storage.close()
 
 
 def test_an_open_transaction_survives_any_number_of_restarts(tmp_path: Path) -> None:
