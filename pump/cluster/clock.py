@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 AHEAD_S_MAX = 10.0
 _AHEAD = int(AHEAD_S_MAX * 1000) << LOGICAL_BITS
 

@@ -115,7 +115,6 @@ WRITTEN = Reply(pump_pb2.WriteBinlogResp().SerializeToString())
 _SUBMISSION_BYTES = 256 << 10
 """A larger gathering is submitted in pieces, of which a group takes as many as it may hold."""
 
-
 _Call = tuple[bytes, "UnaryCall", float]
 """The request, the waiting call, and its arrival time."""
 

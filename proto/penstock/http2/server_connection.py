@@ -72,7 +72,6 @@ HEADERS_OK: Final = PACKED_200 + encode([(b"content-type", b"application/grpc")]
 _TRAILERS_OK: Final = encode([(b"grpc-status", b"0")])
 _HTTP1_METHODS: Final = ("GET ", "POST", "PUT ", "HEAD", "DELE", "OPTI", "PATC", "CONN", "TRAC")
 
-
 OpenCall = Callable[["ServerConnection", ServerStream, bytes], Receiver]
 """Starts a call on a new stream with the given time-out."""
 

@@ -23,7 +23,6 @@ _at_write = failpoints.point("disk.write")
 _at_sync = failpoints.point("disk.sync")
 _at_create = failpoints.point("disk.create")
 
-
 DRAFT = ".new"
 """Suffix of the name of a file that is still being written."""
 

@@ -47,7 +47,6 @@ _UNUSED_S_MAX = 10.0
 _CLOSED = "this oracle client is closed"
 _CALL_S_MAX = 1.0  # A frozen leader is abandoned soon after this, while others elect a new leader.
 
-
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),

@@ -53,7 +53,6 @@ log = logging.getLogger(__name__)
 
 Options = Sequence[tuple[str, int]]
 
-
 WRITER, DRAINER, PUMP, OPERATOR = "writer", "drainer", "pump", "operator"
 ROLES: Final = (WRITER, DRAINER, PUMP, OPERATOR)
 

@@ -200,7 +200,6 @@ Action = (
 )
 Actions = list[Action]
 
-
 FOLLOW_METHOD = "/penstock.Replica/Follow"
 PREPEND_METHOD = "/penstock.Replica/Prepend"
 READ_METHOD = "/penstock.Replica/Read"
