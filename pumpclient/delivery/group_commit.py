@@ -177,7 +177,7 @@ class GroupWriter:
         timeout_s = session.options.attempt_timeout_s + size / _SUBMIT_BYTES_PER_S
         flight = _Flight(pump, start_ts, start_s, pin, [], timeout_s, done)
         try:
-            if payloads[0].is_large:
+            if any(payload.is_large for payload in payloads):
                 (large,) = payloads  # A large transaction goes alone.
                 failure = pump.prewrite(large)
                 if failure is not None:

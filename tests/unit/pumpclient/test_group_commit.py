@@ -78,7 +78,7 @@ class World:
         finally:
             self.pins -= 1
 
-    def submit(self, count: int) -> None:
+    def submit(self, count: int, *, is_last_large: bool = False) -> None:
         group = []
         for _ in range(count):
             changes = ChangeSet(1 << 20, None)
@@ -87,6 +87,8 @@ class World:
             group.append(
                 PendingTransaction(changes, Origin(source="s", epoch=1, file=1, position=1))
             )
+        if is_last_large:
+            changes.spool_all()
         self.writer.submit(group, lambda: self.done.append(count))
 
     def commits(self) -> list[int]:
@@ -148,6 +150,14 @@ def test_a_prewrite_that_fails_undoes_its_group_and_all_behind_it() -> None:
     assert set(world.rolled_back) >= {1, 2, 3}
     assert world.pins == 0
     assert world.journal.open  # Until the next run has rolled them back for sure.
+
+
+def test_a_large_transaction_in_a_group_is_never_sent_without_its_rows() -> None:
+    world = World(FakePump())
+    with pytest.raises(ValueError, match="unpack"):
+        world.submit(2, is_last_large=True)
+    world.writer.close()
+    assert (world.pump.log, sorted(world.rolled_back)) == ([], [1, 2])
 
 
 def test_a_refused_prewrite_needs_somebody() -> None:
