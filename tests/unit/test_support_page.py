@@ -9,6 +9,7 @@ from typing import get_args
 
 from drainer.spark.jvm import VERSION_MIN
 from penstock.ddl.parse.parser import parse
+from penstock.ddl.rewrite.explicit import defined_columns
 from penstock.ddl.syntax import statements as ast
 from tests.integration.test_apply_mariadb import _COLUMNS as WRITTEN
 from tests.integration.test_mysql_rows_mariadb import KINDS as DECODED
@@ -218,14 +219,9 @@ def types() -> Iterator[str]:
 
 def columns() -> Iterator[ast.ColumnDef]:
     """Yield every column that a history creates, adds or changes."""
-    for statement in (each for found in histories().values() for each in found):
-        if isinstance(statement, ast.CreateTable):
-            yield from statement.columns
-        for part in statement.parts if isinstance(statement, ast.AlterTable) else ():
-            if isinstance(part.operation, ast.AddColumns):
-                yield from part.operation.columns
-            elif isinstance(part.operation, ast.ChangeColumn):
-                yield part.operation.column
+    for found in histories().values():
+        for statement in found:
+            yield from defined_columns(statement)
 
 
 def base(kind: str) -> str:
