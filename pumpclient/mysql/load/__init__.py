@@ -9,8 +9,8 @@ Exactly once, whatever fails. A snapshot ends with its sessions, so an interrupt
 continue: the next attempt takes another snapshot, at a later position. A target that was not done
 is dropped and loaded completely again. A target that was done stays at its own position, its
 *floor*. The binlog is then read from the first attempt's position. Of each table everything up to
-its floor is skipped, because the load has it (`state.Floors`). Until the binlog has passed the last
-floor, each table is correct, but the tables are not consistent with each other.
+its floor is skipped, because the load has it (`CatchUp` of the source). Until the binlog has passed
+the last floor, each table is correct, but the tables are not consistent with each other.
 
 Origins: (epoch, file 0, attempt << 40 | n). No binlog has number 0, so all of the load is before
 all of the binlog of the same epoch. Writes that a stopped attempt still sends are before the writes

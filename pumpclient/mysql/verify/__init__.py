@@ -10,6 +10,6 @@
 An upstream row that was the same in 1 and 4 had one value throughout; the downstream, which was
 beyond 1 and not beyond 4, must have that value. So neither side need be quiet. A difference must
 persist in each of several rounds; a row that changed between 1 and 4 in every round stays
-undecided, and is counted. Values are compared in a canonical form (`values`), because servers may
+undecided, and is counted. Values are compared in a canonical form (`sides`), because servers may
 represent them differently.
 """
