@@ -335,9 +335,7 @@ def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None
         expression = cur.parenthesised()
         if enforcement(cur):
             cur.lacks(ast.Flavor.MARIADB, start, "CHECK … NOT ENFORCED")
-        elif [token.text.lower() for token in read(expression).tokens] == [
-            *("json_valid", "(", column.name.lower(), ")", "")
-        ]:
+        elif _is_json_valid(expression, column.name):
             cur.lacks(ast.Flavor.MYSQL, start, "")
         else:  # MariaDB does not name a column's constraints.
             cur.foreign.append(unnamed)
@@ -348,6 +346,11 @@ def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None
     elif not _compressed(cur) and not cur.take("INVISIBLE"):
         return None
     return column
+
+
+def _is_json_valid(expression: str, name: str) -> bool:
+    texts = [token.text.lower() for token in read(expression).tokens]
+    return texts[:-1] == ["json_valid", "(", name.lower(), ")"]
 
 
 def read_place(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef:

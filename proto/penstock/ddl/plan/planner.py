@@ -83,8 +83,9 @@ class _Plan(Jobs):
             raise refused(f"database {statement.name!r} exists", "choose another name")
         check_file_name(statement.name)
         charset, collate = resolve(statement.charset, ("utf8mb4", "utf8mb4_bin"))
-        made = SchemaInfo(id=self.next_id(), name=statement.name)
-        schema = replace(made, charset=charset, collate=collate)
+        schema = SchemaInfo(
+            id=self.next_id(), name=statement.name, charset=charset, collate=collate
+        )
         absent = "IF NOT EXISTS " if statement.if_not_exists else ""
         query = f"CREATE DATABASE {absent}{_charset_clause(schema)}"
         self.emit(DdlType.CREATE_SCHEMA, schema, query, schema=schema)
@@ -189,8 +190,9 @@ class _Plan(Jobs):
         )
 
     def _empty_table(self, schema: SchemaInfo, name: str) -> TableInfo:
-        made = TableInfo(id=self.next_id(), name=name)
-        return replace(made, charset=schema.charset, collate=schema.collate)
+        return TableInfo(
+            id=self.next_id(), name=name, charset=schema.charset, collate=schema.collate
+        )
 
     def _create_sequence(self, statement: ast.CreateSequence) -> None:
         schema = self.schema(statement.ref.schema)
