@@ -69,6 +69,7 @@ import zstandard
 from penstock.codes import Code
 from penstock.errors import Malformed
 from pumpclient.mysql.events.frame import (
+    CHECKSUM_SIZE,
     HEADER_SIZE,
     BodyReader,
     Checksum,
@@ -114,7 +115,7 @@ def mysql_gtid_of(type_: int, event: bytes, checksum: Checksum) -> MysqlGtid | N
         return None
     if type_ == EventType.GTID_TAGGED:
         return _decode_tagged(body_of(event, checksum))
-    if len(event) < _MYSQL_BEGIN.size:
+    if len(event) < _MYSQL_BEGIN.size + CHECKSUM_SIZE * checksum:
         raise BodyReader(event, "GTID").malformed(f"{len(event)} bytes")
     source, number = _MYSQL_BEGIN.unpack_from(event)
     return MysqlGtid(UUID(bytes=source), number)

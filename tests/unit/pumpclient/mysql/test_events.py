@@ -130,6 +130,9 @@ def test_a_gtid_is_read_whatever_follows_it(number: int, rest: bytes, checksum: 
     assert mysql_gtid_of(EventType.ANONYMOUS_GTID, event, checksum) is None
     with pytest.raises(Malformed):
         mysql_gtid_of(EventType.GTID, event[:40], checksum)
+    short = make_event(EventType.GTID, gtid(MysqlGtid(A, number))[:24], checksum=checksum)
+    with pytest.raises(Malformed):
+        mysql_gtid_of(EventType.GTID, short, checksum)
 
 
 @given(st.builds(MysqlGtid, st.just(A), numbers, tags), st.integers(-1, 2**62), commits, st.data())
