@@ -46,7 +46,7 @@ class RandomDdl:
     def statement(self) -> str:
         """Return a statement; the planner may refuse it, a server must not."""
         if self._is_plain:
-            databases = self._databases()[1:4]
+            databases = [*self._databases()[1:3], "DROP DATABASE IF EXISTS x"]
             return self._pick([self._alter(), self._alter(), self._on_table(), self._create(),
                                self._pick(databases)])  # fmt: skip
         kinds = [self._alter] * 12 + [self._on_table] * 4 + [self._elsewhere] * 3

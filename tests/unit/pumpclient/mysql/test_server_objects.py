@@ -47,6 +47,8 @@ from pumpclient.mysql.translate.statement_text import dialect_of
         "DROP NOVELTY IF EXISTS n",
         *("SAVEPOINT a", "FLUSH TABLES", "OPTIMIZE TABLE t", "DROP TRIGGER x", "DROP FUNCTION f"),
         *("SET PASSWORD FOR a = 'b'", "CREATE OR REPLACE ROLE r", "ALTER EVENT e DISABLE"),
+        *("CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO DELETE FROM t", "INSTALL PLUGIN p SONAME 'x'"),
+        *("CREATE TEMPORARY TABLE t (a INT)", "DROP TEMPORARY TABLE IF EXISTS t", "CREATE USER a"),
     ],
 )
 def test_what_belongs_to_a_server_is_skipped(sql: str) -> None:
