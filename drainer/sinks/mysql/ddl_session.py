@@ -48,7 +48,7 @@ from penstock.ddl.rewrite.foreign import aliases
 from penstock.ddl.syntax.lexer import Kind, read
 from penstock.ddl.syntax.statements import AlterTable, ColumnDef, ValueKind
 from penstock.errors import NeedsOperator
-from penstock.schema.ddl_context import CUTS, ROUNDS, SHOWN_SQL, DdlContext, shows
+from penstock.schema.ddl_context import CUTS, ROUNDS, DdlContext, shown_sql, shows
 from penstock.schema.model import MysqlType
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class _Session:
         if error is not None and code_of(error) == _UNKNOWN_ZONE:
             self._connection.query("SET SESSION time_zone = 'SYSTEM'")
             self._changed.add("time_zone")
-            if shows(one(self._connection, SHOWN_SQL), zone):
+            if shows(one(self._connection, shown_sql()), zone):
                 return
         if error is not None:
             raise NeedsOperator(

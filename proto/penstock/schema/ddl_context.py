@@ -17,7 +17,7 @@ has a mode for the other behaviour. Here only `ROUNDS` decides, for every server
 
 A server reports its SYSTEM zone by an abbreviation such as CET, which does not define rules.
 Therefore it is asked for the local time at points two weeks apart, from 1970 to the end of
-TIMESTAMP (`SHOWN_SQL`). Zones that agree at all of these points are one zone here.
+TIMESTAMP (`shown_sql`). Zones that agree at all of these points are one zone here.
 """
 
 from __future__ import annotations
@@ -145,12 +145,14 @@ def modes_of(bits: int) -> frozenset[str]:
 
 _MOMENTS_S = range(86_400, 2_147_400_000, 14 * 86_400)
 
-SHOWN_SQL = "SELECT " + ", ".join(f"FROM_UNIXTIME({moment})" for moment in _MOMENTS_S)
-"""Queries the local times of a session's zone; the row is for the functions below."""
+
+def shown_sql() -> str:
+    """Return a query of the local times of a session's zone; the functions below take its row."""
+    return "SELECT " + ", ".join(f"FROM_UNIXTIME({moment})" for moment in _MOMENTS_S)
 
 
 def zone_shown(row: Sequence[datetime], likely: str = "") -> str | None:
-    """Return the zone of a row of `SHOWN_SQL`: an offset or a name, None if no known zone matches.
+    """Return the zone of a row of `shown_sql`: an offset or a name, None if no known zone matches.
 
     `likely` is tried first.
     """

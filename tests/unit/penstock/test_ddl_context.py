@@ -14,10 +14,10 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Malformed
 from penstock.schema.ddl_context import (
     ROUNDS,
-    SHOWN_SQL,
     DdlContext,
     modes_of,
     offset_text,
+    shown_sql,
     shows,
     zone_named,
     zone_shown,
@@ -125,7 +125,7 @@ def test_without_a_context_they_read_as_the_time_of_the_job_in_utc() -> None:
     assert _filled(None) == utc
 
 
-MOMENTS = [int(text) for text in re.findall(r"\((\d+)\)", SHOWN_SQL)]
+MOMENTS = [int(text) for text in re.findall(r"\((\d+)\)", shown_sql())]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

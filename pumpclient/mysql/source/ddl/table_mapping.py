@@ -18,7 +18,7 @@ from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.filters.rules import RowPolicy
-from penstock.schema.ddl_context import SHOWN_SQL, zone_shown
+from penstock.schema.ddl_context import shown_sql, zone_shown
 from pumpclient.client import PumpClient
 from pumpclient.mysql.load.tables import TABLE_TYPES
 from pumpclient.mysql.protocol.server import Connection, ServerAddress, rows
@@ -257,7 +257,7 @@ def server_defaults(connection: Connection) -> ServerDefaults:
     ((likely,),) = (row.values() for row in rows(connection, "SELECT @@system_time_zone"))
     with connection.cursor() as cursor:
         cursor.execute("SET time_zone = 'SYSTEM'")
-        cursor.execute(SHOWN_SQL)
+        cursor.execute(shown_sql())
         shown = cursor.fetchone()
     assert shown is not None, "a SELECT without a table has one row"
     zone = zone_shown(shown, str(likely))
