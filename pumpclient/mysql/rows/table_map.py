@@ -254,15 +254,9 @@ def _read_optional(
                 labels = tuple(_label(field, column.collation, flavor) for _ in range(count))
                 yield index, {"labels": labels}
     else:
-        yield from _charsets(
-            field,
-            [
-                n
-                for n, column in enumerate(columns)
-                if (column.is_choice if number in _OF_CHOICES else column.is_textual(flavor))
-            ],
-            has_default=number in (_OF_TEXTS[0], _OF_CHOICES[0]),
-        )
+        counted = [c.is_choice if number in _OF_CHOICES else c.is_textual(flavor) for c in columns]
+        indexes = [n for n, is_counted in enumerate(counted) if is_counted]
+        yield from _charsets(field, indexes, has_default=number in (_OF_TEXTS[0], _OF_CHOICES[0]))
 
 
 def _charsets(

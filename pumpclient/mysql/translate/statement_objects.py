@@ -282,12 +282,8 @@ def is_routine(text: str, dialect: Dialect | None = None) -> bool:
     if dialect is not None:
 
         def kept(comment: re.Match[str]) -> str:
-            version = int(comment[2] or 0)
-            return (
-                comment[0]
-                if dialect.runs(is_for_mariadb=bool(comment[1]), version=version)
-                else " "
-            )
+            runs = dialect.runs(is_for_mariadb=bool(comment[1]), version=int(comment[2] or 0))
+            return comment[0] if runs else " "
 
         text = _VERSIONED.sub(kept, text, count=_HEAD_TOKENS)
     head = list(islice(_tokens(text), _HEAD_TOKENS))
