@@ -23,8 +23,8 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable, coded
 from penstock.log.chunks import DATA_BYTES
 from penstock.pb import binlog_pb2
 from penstock.pb import penstock_pb2 as pb
+from penstock.wire.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from penstock.wire.binlog import BinlogType
-from penstock.wire.protowire import decode_write_batch, encode_pull_batch, encode_pull_piece
 from pump.service.admission import Refused, invalid, undecodable
 from pump.service.grpc_server import abort, parsed
 from pump.store.record import OutOfSpace

@@ -138,7 +138,7 @@ def test_the_kit_imports_no_test() -> None:
 SIZES_MAX = {
     "lines": 103_950,
     "lines of code": 75_119,
-    "modules": 356,  # The pure selection of a Pump is a module, so import-linter checks it.
+    "modules": 357,  # Selection of a Pump is pure; batches are read without protobuf.
     "classes": 971,
     "settings": 219,
     "codes": 145,

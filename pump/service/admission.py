@@ -26,8 +26,8 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
+from penstock.wire.batch import decode_write_request, peek_binlog
 from penstock.wire.binlog import BinlogType
-from penstock.wire.protowire import decode_write_request, peek_binlog
 from pump.counters import Counters
 from pump.store.record import IN_ONE, Record
 

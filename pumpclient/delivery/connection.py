@@ -27,7 +27,7 @@ from penstock.http2.client.calls import PendingReply, stream_unary, unary
 from penstock.http2.client.channel import CallFailed, Channel
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.security.refusal import refusal_of
-from penstock.wire.protowire import encode_write_piece, write_batch_pieces
+from penstock.wire.batch import encode_write_piece, write_batch_pieces
 from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.write_queue import InFlight, PendingWrite, WriteQueue
 from pumpclient.errors import Failure, Reason

@@ -15,9 +15,10 @@ from penstock.log.chunks import ChunkList, before_rows, encode_chunk, encode_chu
 from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.schema.model import TableInfo
+from penstock.wire.batch import encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock.wire.protowire import encode_uvarint, encode_write_piece
+from penstock.wire.protowire import encode_uvarint
 from pump.store.record import CHUNK, IN_ONE, ChunkRecord
 from pump.store.space import IncomingTransaction
 from pump.store.storage import Record, Storage

@@ -20,9 +20,9 @@ from penstock.log.chunks import (
 )
 from penstock.log.segments import Position
 from penstock.pb import penstock_pb2
+from penstock.wire.batch import encode_pull_piece, encode_write_piece
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock.wire.protowire import encode_pull_piece, encode_write_piece
 from tests.kit.workloads.large import large_prewrite
 
 U32 = st.integers(0, 2**32 - 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.errors import Malformed
 from penstock.log.chunks import before_rows, head_of, parsed_head
 from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
-from penstock.wire import protowire
+from penstock.wire import batch
 from penstock.wire.binlog import (
     Binlog,
     BinlogType,
@@ -114,10 +114,10 @@ def same_heads(payload: bytes) -> None:
         binlog = binlog_pb2.Binlog.FromString(payload)
     except DecodeError:
         with pytest.raises(DecodeError):
-            protowire.peek_binlog(payload)
+            batch.peek_binlog(payload)
         return
     expected = (binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key)
-    assert protowire.peek_binlog(payload) == expected
+    assert batch.peek_binlog(payload) == expected
 
 
 @given(st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 64) - 1), st.lists(SIZES, max_size=6))
@@ -126,9 +126,9 @@ def test_a_write_batch_is_read_as_it_was_written(
 ) -> None:
     payloads = [bytes(size) for size in sizes]
     message = penstock_pb2.WriteBatch(cluster_id=cluster_id, seq=seq, payloads=payloads)
-    data = b"".join(protowire.write_batch_pieces(cluster_id, seq, payloads))
+    data = b"".join(batch.write_batch_pieces(cluster_id, seq, payloads))
     assert data == message.SerializeToString()
-    found = protowire.decode_write_batch(data)
+    found = batch.decode_write_batch(data)
     assert (found[0], found[1], list(found[2])) == (cluster_id, seq, payloads)
 
 
@@ -139,14 +139,14 @@ def test_a_write_request_is_read_as_protobuf_reads_it(
     message = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=bytes(size))
     data = message.SerializeToString() + tail  # Of what is there twice, the last counts.
     expected = pump_pb2.WriteBinlogReq.FromString(data)
-    assert protowire.decode_write_request(data) == (expected.clusterID, expected.payload)
+    assert batch.decode_write_request(data) == (expected.clusterID, expected.payload)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 150_000, 300_000])
 def test_a_write_request_cut_short_is_refused(cut: int) -> None:
     data = pump_pb2.WriteBinlogReq(clusterID=1, payload=BIG).SerializeToString()
     with pytest.raises(DecodeError):
-        protowire.decode_write_request(data[:-cut])
+        batch.decode_write_request(data[:-cut])
 
 
 @given(st.lists(st.tuples(SIZES, INT64), max_size=6))
@@ -154,7 +154,7 @@ def test_a_pull_batch_is_read_as_it_was_written(entries: list[tuple[int, int]]) 
     payloads, timestamps = [bytes(size) for size, _ in entries], [ts for _, ts in entries]
     beginnings = [payload[: len(payload) // 3] for payload in payloads]
     endings = [payload[len(payload) // 3 :] for payload in payloads]
-    data = protowire.encode_pull_batch(timestamps, beginnings, endings)
+    data = batch.encode_pull_batch(timestamps, beginnings, endings)
     message = penstock_pb2.PullBatch.FromString(data)
     assert (list(message.payloads), list(message.commit_ts)) == (payloads, timestamps)
 
@@ -200,9 +200,9 @@ def test_an_unusual_binlog_is_judged_by_protobuf(tail: bytes) -> None:
 
 @pytest.mark.parametrize("cut", [1, 2, 150_000, 300_000])
 def test_a_batch_cut_short_is_refused(cut: int) -> None:
-    data = b"".join(protowire.write_batch_pieces(1, 2, [BIG]))
+    data = b"".join(batch.write_batch_pieces(1, 2, [BIG]))
     with pytest.raises(DecodeError):
-        protowire.decode_write_batch(data[:-cut])
+        batch.decode_write_batch(data[:-cut])
 
 
 NUMBER = st.integers(0, (1 << 64) - 1)
@@ -237,7 +237,7 @@ def test_a_commit_behind_a_prewrite_leaves_its_origin() -> None:
 def test_a_large_binlog_with_an_origin_is_walked_and_not_copied() -> None:
     large = Binlog(tp=BinlogType.PREWRITE, start_ts=7, prewrite_value=bytes(200 << 10), origin=HERE)
     numbers = {0x08: 0, 0x10: 0, 0x18: 0, 0x38: 0}
-    assert protowire._is_plain(encode_binlog(large), numbers, {**protowire._JUMPED_OVER, 0x22: []})
+    assert batch._is_plain(encode_binlog(large), numbers, {**batch._JUMPED_OVER, 0x22: []})
     assert tuple(numbers.values()) == (0, 7, 0, 0)
 
 
