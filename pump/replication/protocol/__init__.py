@@ -18,7 +18,7 @@ nothing is appended in an epoch before its start is settled. R8: the address in 
 entry. R9: only acknowledged data is indexed and streamed, and nothing is dropped that a Drainer
 needs. R10: a damaged replica is re-initialised off every list, in an epoch after it has reported
 the damage, in place of that damage only.
-`tests/kit/replicas/rules.py` switches off each of them, and a simulation must notice.
+`tests/kit/replicas/switches.py` switches off each of them, and a simulation must notice.
 
 The duties of its callers:
 
