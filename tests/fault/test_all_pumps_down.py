@@ -2,20 +2,16 @@
 
 import itertools
 import time
-from collections.abc import Callable
 
 import pytest
 
 from penstock.cluster.node_registry import Registry
 from penstock.wire.codec import decode_binlog
 from pumpclient import NoPump, PumpClient, Retryable
-from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
-
-Factory = Callable[..., PumpProcess]
 
 
 @pytest.mark.fault(

@@ -28,7 +28,6 @@ from tests.kit.workloads.ledger import pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
-Factory = Callable[..., PumpProcess]
 STOCK = 100
 
 

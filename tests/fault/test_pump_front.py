@@ -8,7 +8,7 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,8 @@ ANSWERS = {
 
 
 @pytest.fixture
-def session(etcd: Any, pump: PumpProcess) -> Iterator[PumpSession]:
-    made = PumpSession(etcd, pump)
-    yield made
-    made.close()
+def session(nodes: Nodes, pump: PumpProcess) -> PumpSession:
+    return nodes.session(pump)
 
 
 def peer_of(pump: PumpProcess, **options: Any) -> RawPeer:

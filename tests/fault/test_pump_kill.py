@@ -22,6 +22,7 @@ WRITERS = 6
 )
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_kills_under_load_lose_nothing(nodes: Nodes, kills: int) -> None:
+    # An oracle outside the Pump: else every kill would also wait for an election.
     oracle_node = OracleNode(nodes.etcd)
     oracle_node.wait_elected()
     oracle = OracleClient(nodes.etcd)

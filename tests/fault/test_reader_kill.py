@@ -2,22 +2,18 @@
 
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.cluster.node_registry import NodeKind, Registry
 from pumpclient import Options
-from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.judged_stream import WAIT_S, audit, audited, read_up_to
 from tests.kit.workloads.random_writer import RandomWriter, writing_meanwhile
 
 pytestmark = pytest.mark.fault
-
-MakePump = Callable[..., PumpProcess]
 
 
 def _alter(writer: RandomWriter, round_number: int) -> None:

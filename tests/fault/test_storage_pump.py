@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from tests.kit.workloads.ledger import Ledger, LedgerWriter, pull_until
 
 pytestmark = pytest.mark.fault
 
-PumpFactory = Callable[..., PumpProcess]
 SETTINGS = {
     "storage_segment_bytes_max": 100_000,
     # A writer that is stopped while it repeats a Prewrite leaves an orphan, which holds the stream.

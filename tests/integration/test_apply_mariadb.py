@@ -140,7 +140,6 @@ def test_batches_merged_leave_what_serial_apply_leaves(
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _BYTES = st.binary(max_size=20)
-_TIMES = ["2022-04-27 04:05:07.000250", "0000-00-00 00:00:00.000000"]
 _COLUMNS: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
     "i": ("BIGINT", st.integers(-(2**63), 2**63 - 1)),
     "u": ("BIGINT UNSIGNED", st.integers(0, 2**64 - 1)),

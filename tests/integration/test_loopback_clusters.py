@@ -23,7 +23,6 @@ CREATE_MARKS = (
 )
 COLUMNS = {"item": ("id", "v"), "_drainer_repl_mark": ("id", "channel_id", "val", "channel_info")}
 KEYS = {"item": 1, "_drainer_repl_mark": 2}
-WAIT_S = 120
 
 
 class Mirror:

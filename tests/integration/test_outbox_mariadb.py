@@ -16,13 +16,11 @@ from penstock.ts import compose
 from pump.cluster.sql_resolver import Database, opener
 from pumpclient.outbox import Outbox
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually
 from tests.kit.workloads.ledger import pull_until
 
 START_TS, COMMIT_TS = compose(1_000, 0), compose(1_001, 0)
-Factory = Callable[..., PumpProcess]
 
 
 @pytest.fixture

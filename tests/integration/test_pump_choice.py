@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually
 
-Factory = Callable[..., PumpProcess]
 QUICK = {"heartbeat_interval_s": 0.2}
 
 
@@ -71,7 +69,7 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
         slow = nodes.add_pump(**QUICK)
     quick = nodes.add_pump(**QUICK)
     registry = Registry(nodes.etcd)
-    slow_session, session = (nodes.session(slow), nodes.session(quick))
+    slow_session, session = nodes.session(slow), nodes.session(quick)
     stop = threading.Event()
 
     def load() -> None:
@@ -88,8 +86,6 @@ def test_a_pump_whose_appends_take_long_gets_fewer_transactions_than_a_quick_one
     finally:
         stop.set()
         thread.join()
-        slow_session.close()
-        session.close()
 
 
 @pytest.mark.thorough

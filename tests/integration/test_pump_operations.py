@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,6 @@ from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pages import asked, scraped
 from tests.kit.wait import eventually, present
-
-Factory = Callable[..., PumpProcess]
 
 
 def pages_of(pump: PumpProcess) -> str:
@@ -263,6 +260,7 @@ def test_health_follows_the_state_and_reflection_knows_the_services(nodes: Nodes
 
 
 def test_a_pump_that_is_not_online_yet_is_not_serving(nodes: Nodes) -> None:
+    # Alive by its heartbeat and deaf: no Pump comes online before it took notice.
     now_ts = compose(4_000_000_000_000, 0)
     deaf = NodeStatus(node_id="deaf", host="127.0.0.1:1", state=NodeState.ONLINE, update_ts=now_ts)
     Registry(nodes.etcd).put(NodeKind.DRAINER, deaf)

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,34 +13,16 @@ from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
-from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from pumpclient import PumpClient
-from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually, present
 from tests.kit.workloads.ledger import pull_until
 
-Factory = Callable[..., PumpProcess]
 SMALL_SEGMENTS: dict[str, Any] = {"storage_segment_bytes_max": 1 << 16}
 ROWS = bytes(1 << 15)
 DAY_S = 86400
-
-
-@pytest.fixture
-def session_of(
-    etcd: Any, etcd_server: EtcdServer
-) -> Iterator[Callable[[PumpProcess], PumpSession]]:
-    sessions: list[PumpSession] = []
-
-    def make(pump: PumpProcess) -> PumpSession:
-        sessions.append(PumpSession(etcd, pump))
-        return sessions[-1]
-
-    yield make
-    for session in sessions:
-        session.close()
 
 
 def listed(session: PumpSession, node_id: str, checkpoint_ts: int, age_s: int = 0) -> NodeStatus:
@@ -68,10 +49,10 @@ def state_of(session: PumpSession) -> NodeState | None:
 
 
 def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hint(
-    replication: Replication, session_of: Callable[[PumpProcess], PumpSession], tmp_path: Path
+    replication: Replication, tmp_path: Path
 ) -> None:
     ages = {"gc_days": 0.1 / DAY_S, "gc_force_after_days": 0.2 / DAY_S}
-    session = session_of(replication.add_pump(**ages, **SMALL_SEGMENTS))
+    session = replication.session(replication.add_pump(**ages, **SMALL_SEGMENTS))
     first = session.transaction()
     for _ in range(10):
         session.transaction(ROWS)
@@ -100,12 +81,9 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
 
 @pytest.mark.thorough
 def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
-    replication: Replication,
-    session_of: Callable[[PumpProcess], PumpSession],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    replication: Replication, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    session = session_of(replication.add_pump())
+    session = replication.session(replication.add_pump())
     commit = session.transaction()
     dead = listed(session, "dead", commit.commit_ts - 1, age_s=60)
     slow = listed(session, "slow", commit.commit_ts)
@@ -152,10 +130,8 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
 
 
 @pytest.mark.thorough
-def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
-    nodes: Nodes, session_of: Callable[[PumpProcess], PumpSession]
-) -> None:
-    session = session_of(nodes.add_pump())
+def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(nodes: Nodes) -> None:
+    session = nodes.session(nodes.add_pump())
     commit = session.transaction()
     listed(session, "dead", commit.commit_ts - 1, age_s=60)
     session.batches.Close(penstock_pb2.CloseRequest(node_id="pump-1"), timeout=20)
@@ -168,11 +144,11 @@ def test_a_pump_stopped_while_going_offline_is_paused_and_comes_back_whole(
 
 @pytest.mark.fault("the same node id or data folder twice; a renamed host")
 def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
-    nodes: Nodes, session_of: Callable[[PumpProcess], PumpSession], tmp_path: Path
+    nodes: Nodes, tmp_path: Path
 ) -> None:
     pump = nodes.add_pump(node_id="", data_dir=tmp_path / "data")
     named = pump.addr
-    session = session_of(pump)
+    session = nodes.session(pump)
     commit = session.transaction()
     with PumpClient.connect(nodes.url) as client:
         # A new name of the same host: the old one still leads to this very Pump.
@@ -195,7 +171,7 @@ def test_a_pump_whose_host_is_renamed_or_moved_keeps_name_writers_and_data(
 
 
 def test_a_duplicate_node_id_waits_for_one_that_may_be_alive_and_ends_when_it_is(
-    nodes: Nodes, session_of: Callable[[PumpProcess], PumpSession]
+    nodes: Nodes,
 ) -> None:
     oracle_keeper = nodes.add_pump()
     first = nodes.add_pump(node_id="twin")

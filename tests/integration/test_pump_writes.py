@@ -1,31 +1,24 @@
 """Real Pumps and a real etcd: what writers, pullers and operators can rely on."""
 
 import time
-from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
 
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus
 from penstock.pb import penstock_pb2, pump_pb2
-from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.workloads.ledger import pull_until
 
 pytestmark = pytest.mark.alone
 
-Factory = Callable[..., PumpProcess]
-
 
 @pytest.fixture
-def session(nodes: Nodes) -> Iterator[PumpSession]:
-    session = nodes.session(nodes.add_pump(max_message_bytes=1 << 20))
-    yield session
-    session.close()
+def session(nodes: Nodes) -> PumpSession:
+    return nodes.session(nodes.add_pump(max_message_bytes=1 << 20))
 
 
 def test_what_is_written_comes_out_merged_through_both_services(session: PumpSession) -> None:
@@ -93,15 +86,13 @@ def test_a_second_pump_on_the_same_data_or_name_says_so(session: PumpSession, no
     session.transaction()
 
 
-def drainer(
-    session: PumpSession, checkpoint_ts: int, *, age_s: int = 0, host: str = ""
-) -> NodeStatus:
+def drainer(session: PumpSession, checkpoint_ts: int) -> NodeStatus:
     return NodeStatus(
         node_id="drainer-1",
-        host=host or "127.0.0.1:9",
+        host="127.0.0.1:9",
         state=NodeState.ONLINE,
         max_commit_ts=checkpoint_ts,
-        update_ts=session.oracle.get_ts() - compose(age_s * 1000, 0),
+        update_ts=session.oracle.get_ts(),
     )
 
 

@@ -6,7 +6,7 @@ PD and TiKV are scripted (`tests/kit/fakes/scripted_tidb.py`); Pump, etcd and al
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,6 @@ from tests.kit.wait import eventually
 
 pytestmark = pytest.mark.etcd
 
-Factory = Callable[..., PumpProcess]
 KEY = row_key(42, 7)
 _LAST_KEY = row_key(42, 9_999)
 

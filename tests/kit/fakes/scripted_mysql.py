@@ -21,7 +21,6 @@ _EOF = bytes([0xFE, 0, 0, 2, 0])
 
 EIGHT = "8.4.2"
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-REPLICAS = ("server_id",)
 
 
 def error(code: int, message: str, state: str = "HY000") -> bytes:

@@ -12,8 +12,6 @@ from google_crc32c import value as crc32c
 from penstock.datum import values
 from penstock.pb import pb_binlog_pb2 as pb
 
-TYPES = ("insert", "update", "delete")
-
 
 class Change(NamedTuple):
     """One row change; rows are what the datums hold, by column."""
