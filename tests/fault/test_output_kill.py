@@ -65,8 +65,11 @@ class Output:
         assert code == KILLED or through_ts == self.bank.last_ts
         return code, steps
 
-    def settle(self) -> None:
-        assert self.run()[0] == SETTLED
+    def settle(self) -> Counter[str]:
+        """Let a Drainer run to the ledger's end; return its steps."""
+        code, steps = self.run()
+        assert code == SETTLED
+        return steps
 
     def check(self) -> int:
         """Assert that the output is the bank at its checkpoint; return that."""
@@ -111,10 +114,11 @@ class Lake(Output):
             self.check_state(ts, states[ts])
         return through_ts
 
-    def settle(self) -> None:
-        super().settle()
+    def settle(self) -> Counter[str]:
+        steps = super().settle()
         for ts, versions in self.lake.states().items():
             self.check_state(ts, versions)
+        return steps
 
     def check_state(self, ts: int, versions: Versions) -> None:
         state = self.bank.state_at(ts)
@@ -191,7 +195,7 @@ SLOW_LAKES = [
 )
 @pytest.mark.parametrize("output", [pytest.param(Files, id="files"), *SLOW_LAKES], indirect=True)
 def test_killed_at_every_step_the_output_is_the_bank_at_its_checkpoint(output: Output) -> None:
-    _, steps = output.run()
+    steps = output.settle()
     assert len(steps) > 12
     output.begin()
     for step in sorted(steps):
@@ -205,7 +209,7 @@ def test_killed_at_every_step_the_output_is_the_bank_at_its_checkpoint(output: O
 @pytest.mark.slow
 @pytest.mark.parametrize("output", [pytest.param(Files, id="files"), *SLOW_LAKES], indirect=True)
 def test_a_hundred_deaths_at_any_passing_of_any_step_or_moment(output: Output) -> None:
-    _, steps = output.run()
+    steps = output.settle()
     chance = random.Random(3)
     deaths = 0
     while deaths < 100:

@@ -19,7 +19,7 @@ from pumpclient.mysql.events.transactions import GtidFlag, Query
 from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet, MysqlGtidSet, encode_sids
 from pumpclient.mysql.rows.rows_decoder import Decoder, RowChanges
 from pumpclient.mysql.rows.rows_event import STMT_END
-from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE, TableMap
+from pumpclient.mysql.rows.table_map import NO_TABLE, TABLE_ID_SIZE, TableMap
 from tests.kit.mysql.encoding import format_description, gtid_list, mariadb_gtid, rotate, xid
 from tests.kit.servers.fix_mariadb import MariadbServer
 
@@ -45,24 +45,23 @@ def events_of(data: bytes) -> Iterator[tuple[Header, bytes]]:
         assert not checksum or checksum_holds(event), f"{header} at {at}"
         yield header, event[:-4] if checksum else event
         at += header.size
+    assert at == len(data), f"the file ends within the event at {at - header.size}"
 
 
 def rows_of(
-    events: Iterable[tuple[Header, bytes]],
-    choose: Callable[[TableMap], Decoder | None] = Decoder,
-    flavor: Flavor = Flavor.MARIADB,
+    events: Iterable[tuple[Header, bytes]], choose: Callable[[TableMap], Decoder | None] = Decoder
 ) -> Iterator[tuple[bool, RowChanges]]:
     kept: dict[bytes, Decoder | None] = {}
-    of_id: dict[bytes, Decoder | None] = {}
+    of_id: dict[bytes, Decoder | None] = {NO_TABLE.to_bytes(TABLE_ID_SIZE, "little"): None}
     for header, event in events:
         body = event[HEADER_SIZE:]
         number, rest = body[:TABLE_ID_SIZE], body[TABLE_ID_SIZE:]
         if header.type == EventType.TABLE_MAP:
             if rest not in kept:
-                kept[rest] = choose(TableMap.decode(body, flavor))
+                kept[rest] = choose(TableMap.decode(body, Flavor.MARIADB))
             of_id[number] = kept[rest]
         elif header.type in ROWS_TYPES:
-            decoder = of_id.get(number)
+            decoder = of_id[number]  # Each has a TABLE_MAP before it.
             if decoder is not None:
                 yield bool(rest[0] & STMT_END), decoder.changes(header.type, body)
 
