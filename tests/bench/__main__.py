@@ -47,7 +47,7 @@ Bench = Callable[[Path], Iterator[Figure]]
 SPINE: dict[str, Bench] = {
     "decode.": decode.measure,
     "pump.write.unary. pump.write.batched.": pump_write.measure,
-    "pump.pull.1k": pump_write.measure_pull,
+    "pump.pull.1k": partial(pump_write.measure_pull, "1k"),
     "apply.merge.existing": apply.measure_existing,
     "lag.p": partial(lag.measure, "lag", 1000),
 }
@@ -75,9 +75,9 @@ OTHERS: dict[str, Bench] = {
     "pump.copies.refill pump.copies.scrub": pump_copies.measure_refill,
     "pump.takeover.": pump_copies.measure_takeover,
     "pump.ack_p99.": pump_write.measure_ack,
-    "pump.pull.128b": partial(pump_write.measure_size, "128b"),
-    "pump.pull.10k": partial(pump_write.measure_size, "10k"),
-    "pump.pull.100k": partial(pump_write.measure_size, "100k"),
+    "pump.pull.128b": partial(pump_write.measure_pull, "128b"),
+    "pump.pull.10k": partial(pump_write.measure_pull, "10k"),
+    "pump.pull.100k": partial(pump_write.measure_pull, "100k"),
     "pump.rebuild.": pump_stored.measure_rebuild,
     "relay.write. mysql.relay.": mysql_relay.measure,
     "mysql.decode.": decode.measure_mysql,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from pymysql.protocol import MysqlPacket
-from pymysqlreplication import event, row_event
+from pymysqlreplication import row_event
 from pymysqlreplication.packet import BinLogPacketWrapper
 
 from penstock.datum.columnar.decode import decode_columns
@@ -32,7 +32,7 @@ from penstock.schema.model import (
 )
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import ROWS_TYPES, EventType, Header
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, running, timed
 from tests.kit.mysql.binlogs import current_file, events_of, read_file, rows_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 
@@ -96,10 +96,10 @@ def measure(home: Path) -> Iterator[Figure]:
     inserts = [codec.encode_insert(row(n)) for n in range(ROWS)]
     array = pa.array(inserts, pa.binary())
     best = min(
-        _timed(lambda: decode_columns(TABLE, MutationType.INSERT, array)) for _ in range(ROUNDS)
+        timed(lambda: decode_columns(TABLE, MutationType.INSERT, array)) for _ in range(ROUNDS)
     )
     few = inserts[: ROWS // 10]
-    slow = min(_timed(lambda: [codec.decode_insert(data) for data in few]) for _ in range(ROUNDS))
+    slow = min(timed(lambda: [codec.decode_insert(data) for data in few]) for _ in range(ROUNDS))
     yield Figure(
         "decode.rows",
         ROWS / best,
@@ -109,12 +109,6 @@ def measure(home: Path) -> Iterator[Figure]:
     )
 
 
-def _timed(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
 SINGLE_ROWS, MULTI_ROWS, ROWS_PER_INSERT = 20_000, 100_000, 1_000
 MYSQL_ROUNDS = 3
 Events = list[tuple[Header, bytes]]
@@ -122,7 +116,7 @@ MYSQL_TABLE = (
     "CREATE TABLE b.t (id BIGINT PRIMARY KEY AUTO_INCREMENT, a BIGINT, b VARCHAR(40),"
     " c VARCHAR(40), d INT, e DECIMAL(12,2), f DOUBLE, g DATETIME, h VARCHAR(255), i VARBINARY(64))"
 )
-_ALLOWED = (event.MariadbGtidEvent, row_event.TableMapEvent, row_event.WriteRowsEvent)
+_ALLOWED = (row_event.TableMapEvent, row_event.WriteRowsEvent)
 
 
 def _mysql_row(n: int) -> tuple[Any, ...]:
@@ -189,13 +183,11 @@ def _fastest(work: Callable[[], int], count: int) -> float:
 
 
 def measure_mysql(home: Path) -> Iterator[Figure]:
-    options = "--log-bin=mysql-bin", "--server-id=1", "--binlog-format=ROW"
-    server = MariadbServer(
-        home, options=(*options, "--binlog-row-metadata=FULL", "--sync-binlog=0")
-    )
-    server.install()
-    server.start()
-    try:
+    options = (
+        "--log-bin=mysql-bin", "--server-id=1", "--binlog-format=ROW",
+        "--binlog-row-metadata=FULL", "--sync-binlog=0",
+    )  # fmt: skip
+    with running(MariadbServer(home, options=options)) as server:
         server.query("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
         server.query("SET GLOBAL binlog_checksum = CRC32")
         server.query("CREATE DATABASE b")
@@ -204,8 +196,6 @@ def measure_mysql(home: Path) -> Iterator[Figure]:
             "single": (_capture(server, SINGLE_ROWS, 1), SINGLE_ROWS),
             "multi": (_capture(server, MULTI_ROWS, ROWS_PER_INSERT), MULTI_ROWS),
         }
-    finally:
-        server.stop()
     for name, (data, count) in files.items():
         events = list(events_of(data))
         here = _fastest(partial(decode_here, events), count)

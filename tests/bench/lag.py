@@ -166,7 +166,6 @@ class Moments:
     """Notes for each group when its commit_ts were known: a journal that remembers nothing else."""
 
     def __init__(self) -> None:
-        self.of: dict[int, tuple[range, float]] = {}
         self.acknowledged: list[tuple[int, float, float]] = []
         self._decided: tuple[range, float] = (range(0), 0.0)
 

@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -43,8 +42,8 @@ from penstock_local.process import python_module
 from pumpclient import PumpClient
 from tests.bench.pump_rig import pump_address
 from tests.bench.pump_write import Write, run, unary_writer
-from tests.bench.rig import Figure, Timestamps, percentile, process_s
-from tests.kit.wait import eventually
+from tests.bench.rig import Figure, Timestamps, percentile, process_s, together
+from tests.kit.wait import eventually, present
 
 WRITERS = 64
 ROUNDS = int(os.environ.get("TAKEOVER_ROUNDS", "10"))
@@ -202,7 +201,6 @@ EVERY_S = 0.04
 QUIET_S = 10.0
 PIECE_BYTES = 8 << 20
 WITHIN_S = 600.0
-PRIMARY = "pump-1"
 
 
 class Steady(Repeated):
@@ -267,9 +265,7 @@ def fill(write: Write, clock: Iterator[int], size_bytes: int) -> None:
             write(Binlog(tp=BinlogType.PREWRITE, start_ts=start_ts, prewrite_value=ROW))
             write(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=next(clock)))
 
-    with ThreadPoolExecutor(FILLERS) as pool:
-        for done in [pool.submit(work) for _ in range(FILLERS)]:
-            done.result()
+    together([work] * FILLERS)
 
 
 def refilled(cluster: Cluster, entries: LogEntries, steady: Steady) -> Iterator[Figure]:
@@ -327,9 +323,7 @@ def lose_copy(cluster: Cluster, entries: LogEntries) -> tuple[float, float, floa
 
 
 def entry_of(entries: LogEntries) -> LogEntry:
-    found = entries.read(PRIMARY)
-    assert found is not None
-    return found[0]
+    return present(entries.read(PRIMARY))[0]
 
 
 def scrubbed(cluster: Cluster, steady: Steady) -> Figure:

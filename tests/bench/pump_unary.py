@@ -192,7 +192,7 @@ class BareConnection:
 def write(load: Load) -> tuple[array[float], float]:
     """Return how long each call took, and all of them, in seconds."""
     connection = BareConnection(load.address)
-    block, clock = (connection.block(_WRITE), Clock(load.value_bytes))
+    block, clock = connection.block(_WRITE), Clock(load.value_bytes)
     took_s: array[float] = array("d")
     under_way: dict[int, tuple[float, int]] = {}
     answered: set[int] = set()

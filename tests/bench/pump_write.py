@@ -203,18 +203,12 @@ TRANSACTIONS = 100_000
 FILL_BYTES = 500 << 20
 PULL_BATCH = 256
 BATCH_BYTES = 4 << 20
-VALUES_BYTES = {"128b": 128, "1k": len(VALUE), "10k": 10 << 10, "100k": 100 << 10}
 UNLIMITED = [("grpc.max_receive_message_length", -1)]
 
 
-def measure_pull(home: Path) -> Iterator[Figure]:
-    """Yield the batched pull of 1 KB in MB/s; its baseline is the compatible method."""
-    yield from measure_size("1k", home)
-
-
-def measure_size(size: str, home: Path) -> Iterator[Figure]:
-    """Yield `pump.pull.<size>`."""
-    value = os.urandom(VALUES_BYTES[size])
+def measure_pull(size: str, home: Path) -> Iterator[Figure]:
+    """Yield `pump.pull.<size>`, batched, in MB/s; its baseline is the compatible method."""
+    value = os.urandom(SIZES[size])
     count = min(TRANSACTIONS, FILL_BYTES // len(value))
     with Cluster(home, pumps=1, with_drainer=False) as cluster:
         address, cluster_id = pump_address(cluster)
