@@ -305,5 +305,4 @@ def test_a_conflicting_row_that_holds_a_unique_value_stops_merge_which_names_bot
 
 
 def _checkpoint_ts(server: SqlServer) -> int:
-    found = present(of_mariadb(server)())
-    return found[0]
+    return present(of_mariadb(server)())[0]

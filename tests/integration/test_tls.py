@@ -82,8 +82,7 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
 
 @pytest.fixture
 def mutual(nodes: Nodes, authority: Authority) -> PumpProcess:
-    pump: PumpProcess = nodes.add_pump(**authority.issue("node").settings, **_NAMES)
-    return pump
+    return nodes.add_pump(**authority.issue("node").settings, **_NAMES)
 
 
 @pytest.mark.fault(

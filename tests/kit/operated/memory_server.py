@@ -57,9 +57,7 @@ class Change:
     @property
     def key(self) -> int:
         """The row's id, which no change changes."""
-        row = present(self.before or self.after)
-        key = present(row["id"])
-        return key
+        return present(present(self.before or self.after)["id"])
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ class Trio:
         return self.pumps[-1]
 
     def entry(self, pump: PumpProcess) -> LogEntry:
-        found = present(self._entries.read(pump.node_id))
-        return found[0]
+        return present(self._entries.read(pump.node_id))[0]
 
     def until_online(self, pump: PumpProcess) -> None:
         """Wait until a Pump serves its log at its own address, with all copies."""
@@ -79,8 +78,7 @@ class Trio:
 
     def other(self, pump: PumpProcess) -> PumpProcess:
         """Return the Pump that has the copy of a log."""
-        found = present(self.holder(pump))
-        return found
+        return present(self.holder(pump))
 
     def until_moved(self, pump: PumpProcess) -> None:
         """Wait until another disk is the primary of a log."""
