@@ -139,11 +139,9 @@ def _label_bytes(label: str, column: Column, flavor: Flavor) -> bytes:
     return label.encode("latin-1") if charset.is_binary else charset.encode(label)
 
 
-def encode_rows(
-    event: RowsEvent, *, table_id: int = 7, flags: int = STMT_END, extra: bytes = b""
-) -> bytes:
+def encode_rows(event: RowsEvent, *, table_id: int = 7, extra: bytes = b"") -> bytes:
     layout = event.layout
-    parts = [pack_uint(table_id, TABLE_ID_SIZE), pack_uint(flags, 2)]
+    parts = [pack_uint(table_id, TABLE_ID_SIZE), pack_uint(STMT_END, 2)]
     if layout.has_extra:
         parts.append(pack_uint(len(extra) + 2, 2) + extra)
     parts.append(pack_number(event.width))

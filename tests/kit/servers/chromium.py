@@ -160,12 +160,9 @@ class Chromium:
     def click(self, selector: str) -> None:
         self.ask(f"document.querySelector({json.dumps(selector)}).click()")
 
-    def picture(self, *, whole: bool = False) -> bytes:
-        params: dict[str, Any] = {"format": "png", "optimizeForSpeed": False}
-        if whole:
-            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            params |= {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
-        return base64.b64decode(self.call("Page.captureScreenshot", **params)["data"])
+    def picture(self) -> bytes:
+        shot = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)
+        return base64.b64decode(shot["data"])
 
     def complaints(self) -> list[str]:
         """Return what the page wrote to its console, threw, or was refused by its own policy."""
