@@ -55,12 +55,12 @@ def downstream(path: Path) -> set[int]:
     cases="1, with 70 transactions and 5 refusals",
 )
 def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_declared_lost(  # noqa: PLR0915  # One story.
-    replication: Replication, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "down.db"
+    path = replication.path
     replication.add_pump()
     second = replication.add_pump()
-    drainer = replication.drain_into(f"sqlite:///{path}")
+    drainer = replication.add_drainer()
 
     def lost_pump(*more: str) -> tuple[int, str]:
         code = main(["lost-pump", "pump-2", "--etcd-urls", replication.url, *more])

@@ -65,16 +65,16 @@ def test_a_downstream_that_cannot_be_is_refused_before_spark_starts(
 
 
 def test_what_tidb_binlog_left_half_applied_is_refused_before_spark_starts(
-    replication: Replication, tmp_path: Path
+    replication: Replication,
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'down.db'}"
-    with closing(open_sink(url, cluster_id=Registry(replication.etcd).cluster_id())) as sink:
+    cluster_id = Registry(replication.etcd).cluster_id()
+    with closing(open_sink(replication.sink, cluster_id=cluster_id)) as sink:
         sink.load_checkpoint()
         sink.save_checkpoint(Checkpoint(5, 1))
-    with closing(sqlite3.connect(tmp_path / "down.db")) as connection, connection:
+    with closing(sqlite3.connect(replication.path)) as connection, connection:
         text = '{"consistent":false,"commitTS":414529105591271429,"ts-map":{}}'
         connection.execute(f"UPDATE `tidb_binlog.checkpoint` SET checkPoint = '{text}'")
-    problem = _refusal(replication.drain_into(url, started=False))
+    problem = _refusal(replication.add_drainer(started=False))
     assert "checkpoint is at 414529105591271429, did not end in order" in problem
     assert "pause-drainer" in problem
 
@@ -99,10 +99,9 @@ def test_an_account_s_password_and_rights_are_checked_before_spark_starts(
 
 @pytest.mark.thorough
 def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
-    replication: Replication, tmp_path: Path
+    replication: Replication,
 ) -> None:
-    sink = f"sqlite:///{tmp_path}/down.db"
-    drainer = replication.drain_into(sink, spark_conf="spark.driver.memory=1k")
+    drainer = replication.add_drainer(spark_conf="spark.driver.memory=1k")
     said = drainer.wait_for(r"the JVM ended at its start.*")[0]
     assert "Too small" in said
     assert str(drainer.data_dir / "spark.log") in said
@@ -112,10 +111,8 @@ def test_what_spark_s_jvm_says_about_its_end_is_in_a_file_and_one_line_names_it(
 
 
 @pytest.mark.slow
-def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(
-    replication: Replication, tmp_path: Path
-) -> None:
-    drainer = replication.drain_into(f"sqlite:///{tmp_path}/down.db", spark_tasks=1)
+def test_a_jvm_that_is_killed_leaves_no_foreign_line_in_the_log(replication: Replication) -> None:
+    drainer = replication.add_drainer(spark_tasks=1)
     drainer.wait_for("1 in all", 120)
     jvm = next(child for child in drainer.children() if "java" in child.name())
     jvm.kill()

@@ -154,18 +154,17 @@ def served_certificate(port: int) -> bytes | None:
 )
 @pytest.mark.slow
 def test_a_drainer_with_tls_and_its_spark_tasks_speak_in_cipher(
-    tmp_path: Path, replication: Replication, authority: Authority
+    replication: Replication, authority: Authority
 ) -> None:
     pair = authority.issue("node")
     replication.add_pump(**pair.settings)
-    path = tmp_path / "down.db"
-    drainer = replication.drain_into(f"sqlite:///{path}", **pair.settings)
+    drainer = replication.add_drainer(**pair.settings)
     with PumpClient.connect(replication.url, tls=pair.tls) as client:
         writer = RandomWriter(client, seed=53)
         writer.create()
         last_ts = writer.transact(20)
         drainer.wait_until(last_ts, _LONG_S)
-        assert in_sqlite(path) == writer.expected()
+        assert in_sqlite(replication.path) == writer.expected()
     listening = {
         each.laddr.port
         for each in psutil.Process(drainer.pid).net_connections("tcp")

@@ -49,7 +49,7 @@ def state_of(session: PumpSession) -> NodeState | None:
 
 
 def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hint(
-    replication: Replication, tmp_path: Path
+    replication: Replication,
 ) -> None:
     ages = {"gc_days": 0.1 / DAY_S, "gc_force_after_days": 0.2 / DAY_S}
     session = replication.session(replication.add_pump(**ages, **SMALL_SEGMENTS))
@@ -70,9 +70,7 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
     with pytest.raises(grpc.RpcError, match=range_text):
         pull_until(session.pump.addr, session.cluster_id, first.commit_ts, first.commit_ts)
 
-    drainer = replication.drain_into(
-        f"sqlite:///{tmp_path / 'down.db'}", started=False, initial_commit_ts=first.commit_ts
-    )
+    drainer = replication.add_drainer(started=False, initial_commit_ts=first.commit_ts)
     assert drainer.spawn().wait(60) == 2
     drainer_log = drainer.log_text()
     assert f"binlogs in ({first.commit_ts}, {found[1]}] are purged" in drainer_log
@@ -81,7 +79,7 @@ def test_what_is_forced_out_is_named_and_a_drainer_that_needs_it_stops_with_a_hi
 
 @pytest.mark.thorough
 def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
-    replication: Replication, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    replication: Replication, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = replication.session(replication.add_pump())
     commit = session.transaction()
@@ -118,11 +116,8 @@ def test_a_dead_drainer_is_named_and_waited_for_until_it_is_skipped(
     )
     session.pump.wait_for(lost)
 
-    drainer = replication.drain_into(
-        f"sqlite:///{tmp_path / 'down.db'}",
-        started=False,
-        node_id="dead",
-        initial_commit_ts=dead.max_commit_ts,
+    drainer = replication.add_drainer(
+        started=False, node_id="dead", initial_commit_ts=dead.max_commit_ts
     )
     assert drainer.spawn().wait(60) == 2
     assert f"will never get binlogs in ({dead.max_commit_ts}, " in drainer.log_text()

@@ -2,13 +2,11 @@
 comes to them in a zip, the rows from the Pumps, and a machine that goes away changes nothing."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_spark import SparkCluster
-from tests.kit.workloads.random_writer import in_sqlite
 
 pytestmark = pytest.mark.thorough
 
@@ -20,26 +18,23 @@ pytestmark = pytest.mark.thorough
 )
 @pytest.mark.slow
 def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
-    replication: Replication, spark_cluster: SparkCluster, tmp_path: Path
+    replication: Replication, spark_cluster: SparkCluster
 ) -> None:
-    path = tmp_path / "down.db"
     pumps = [replication.add_pump() for _ in range(2)]
-    drainer = replication.drain_into(
-        f"sqlite:///{path}", spark_master=spark_cluster.url, spark_tasks=2
-    )
+    drainer = replication.add_drainer(spark_master=spark_cluster.url, spark_tasks=2)
     drainer.wait_for(r"executors fetch the payloads(.|\n)*2 in all", 90)
     # Below the Drainer there is only the driver's JVM; the tasks and their code are at the workers.
     assert not [child for child in drainer.children() if "python" in child.name()]
     assert len(list(spark_cluster.home.glob("worker-*/app-*/*/penstock.zip"))) == 2
     writer = replication.begin(21)
     writer.transact(30)
-    drainer.wait_until(writer.bulk(2000))
-    assert in_sqlite(path) == writer.expected()
+    writer.bulk(2000)
+    replication.check(drainer)
 
     spark_cluster.kill_worker(spark_cluster.workers[0])
     writer.transact(30)
-    drainer.wait_until(writer.bulk(2000))
-    assert in_sqlite(path) == writer.expected()
+    writer.bulk(2000)
+    replication.check(drainer)
     drainer.wait_for("is lost, 1 are left")
 
     writer.transact(30)
@@ -48,10 +43,10 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     waiting.start()
     writer.transact(20)
     waiting.join()
-    drainer.wait_until(writer.bulk(2000))
-    assert in_sqlite(path) == writer.expected()
+    writer.bulk(2000)
+    replication.check(drainer)
 
     spark_cluster.add_worker()
     drainer.wait_for(r"is lost(.|\n)*2 in all", 90)
-    drainer.wait_until(writer.transact(30))
-    assert in_sqlite(path) == writer.expected()
+    writer.transact(30)
+    replication.check(drainer)

@@ -97,18 +97,16 @@ def rows(path: Path) -> list[tuple[Any, ...]]:
 )
 @pytest.mark.slow
 def test_a_drainer_follows_a_tidb_through_outages_of_its_status_ports_and_kills(
-    replication: Replication, cluster: TidbCluster, tmp_path: Path
+    replication: Replication, cluster: TidbCluster
 ) -> None:
     pump = replication.add_pump(pd_address=cluster.url)
     history = TidbHistory(cluster.next_ts)
-    tidb, sink = Tidb(cluster, pump, history), tmp_path / "down.db"
+    tidb, sink = Tidb(cluster, pump, history), replication.path
     with StatusPort(replication.etcd, lambda: ascending(history.all)) as port:
         tidb.ddl("CREATE DATABASE Shop")
         tidb.ddl("CREATE TABLE t (id INT PRIMARY KEY)")
         first_ts = tidb.insert((1,), (2,))
-        drainer = replication.drain_into(
-            f"sqlite:///{sink}", pd_address=cluster.url, apply_mode="snapshot"
-        )
+        drainer = replication.add_drainer(pd_address=cluster.url, apply_mode="snapshot")
         drainer.wait_until(first_ts)
         assert rows(sink) == [(1,), (2,)]
         port.stop()

@@ -58,9 +58,8 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
 ) -> None:
     settings = {**authority.issue("node").settings, **_NAMES}
     writer = authority.issue("writer")
-    downstream = tmp_path / "downstream.db"
     first = replication.add_pump(**settings)
-    drainer = replication.drain_into(f"sqlite:///{downstream}", **settings)
+    drainer = replication.add_drainer(**settings)
     drainer.wait_for("drainer .* is online|pulling from Pump")
     # This one must notify the Drainer, the other is the oracle for both.
     second = replication.add_pump(**settings)
@@ -69,7 +68,7 @@ def test_writer_pumps_and_drainer_talk_through_mutual_tls_only(
         written = RandomWriter(client)
         written.create()
         drainer.wait_until(written.transact(30))
-        assert in_sqlite(downstream) == written.expected()
+        assert in_sqlite(replication.path) == written.expected()
     for node in (first, second, drainer):
         shown = main(["status", "--addr", node.addr, *writer.flags])
         assert (shown, node.node_id in capsys.readouterr().out) == (0, True)
