@@ -179,11 +179,11 @@ def reinitialise(
 def refuse_gone(
     node_id: str, own: Copy, entry: LogEntry, edges: Sequence[Seen], missing: Unseen
 ) -> None:
-    """Raise `NeedsOperator` if no disk that may continue a fenced Pump's log has that log.
+    """Raise `Retryable` with the ways out if no disk that may continue a fenced log has that log.
 
-    That Pump would wait for the log indefinitely. The `edges` are the first and the last segment
-    on each disk that answered; `missing` are the Pumps of the other disks. Nothing is decided
-    before the disks of all listed Pumps were seen, and of all Pumps that are not offline.
+    The `edges` are the first and the last segment on each disk that answered; `missing` are the
+    Pumps of the other disks. Nothing is decided before the disks of all listed Pumps were seen, and
+    of all Pumps that are not offline.
     """
     having = [each for each in edges if each.links]
     if not _are_all_seen(own, entry, edges, missing) or any(
@@ -203,11 +203,11 @@ def refuse_gone(
         others = f" Else continue with the disk that served it last: {' or '.join(commands)}."
     if missing.offline:
         problem += f"; not seen: {', '.join(missing.named())}"
-    raise NeedsOperator(
-        f"etcd lists epoch {entry.epoch} of the log of {node_id} on {places}, but {problem}",
-        "was etcd restored from a backup? Copies are deleted once every Drainer has the log."
-        f" If every Drainer had it, begin a new log: {_adopt_command(node_id, own, epoch)}"
-        f" --empty. What a Drainer lacks of the old one is lost then.{others}",
+    raise Retryable(
+        f"etcd lists epoch {entry.epoch} of the log of {node_id} on {places}, but {problem} (was"
+        " etcd restored from a backup? Copies are deleted once every Drainer has the log. If every"
+        f" Drainer had it, begin a new log: {_adopt_command(node_id, own, epoch)} --empty. What a"
+        f" Drainer lacks of the old one is lost then.{others})",
         Code.LOG_PUT_BACK,
     )
 
@@ -283,9 +283,9 @@ def refuse_other_history(
     """Raise unless the entry is as new as all disks that were `seen`; see `protocol/chain.py`.
 
     If this disk has everything that any disk has, the log is adopted by a new entry. Raises
-    `NeedsOperator` if the histories have parted, `Retryable` if another disk may continue the log,
-    or Pumps are `missing`, whatever their state is in a restored etcd. Before any of that
-    `withdraw_offline` withdraws the state of this Pump if it is offline there.
+    `Retryable` if the histories have parted and an operator must choose, if another disk may
+    continue the log, or if Pumps are `missing`, whatever their state is in a restored etcd. Before
+    any of that `withdraw_offline` withdraws the state of this Pump if it is offline there.
     """
     found = entries.read(node_id)
     if found is None and chain.links[-1].epoch > 0:
@@ -314,20 +314,20 @@ def _raise_put_back(
     epoch = max(entry.epoch, verdict.newest)
     chains = [(each.copy, Chain(each.links)) for each in all_seen if each.links]
     commands = " or ".join(_adopt(node_id, copy, chain, epoch) for copy, chain in chains)
+    # The Pump waits and does not end: its disk may have the newest replicas of other logs. If they
+    # were out of sight, other Pumps would serve older replicas of those logs, as etcd lists them.
+    text = (
+        f"{verdict.refuses} (was etcd or a data folder restored from a backup? Back up the folders"
+        f" of these disks, then choose the history that continues: {commands})"
+    )
     if verdict.waits:
         keys = ", ".join(f"{ROOT}/{NodeKind.PUMP}/{name}" for name in missing.offline)
         gone = f" If an offline Pump is gone for good, delete its key in etcd: {keys}."
-        raise Retryable(
+        text = (
             f"{verdict.waits}. Start the Pumps that are down.{gone if keys else ''}"
-            f" To decide without them: {commands}",
-            Code.LOG_PUT_BACK,
+            f" To decide without them: {commands}"
         )
-    raise NeedsOperator(
-        verdict.refuses,
-        "was etcd or a data folder restored from a backup? Back up the folders of these disks,"
-        f" then choose the history that continues: {commands}",
-        Code.LOG_PUT_BACK,
-    )
+    raise Retryable(text, Code.LOG_PUT_BACK)
 
 
 def _adopt(node_id: str, copy: Copy, chain: Chain, epoch: int) -> str:

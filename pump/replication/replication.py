@@ -358,7 +358,7 @@ class Replication:
 
         Returns None until every Drainer has the former log; its primary is then offline, under this
         Pump's name. From now on, a failover of that log is possible even if it is paused. Until
-        then this disk accepts a replica of that log, like any other disk. Raises `NeedsOperator` if
+        then this disk accepts a replica of that log, like any other disk. Raises `Retryable` if
         no disk has that log.
         """
         if isinstance(fenced, PreviousLog):
@@ -380,7 +380,7 @@ class Replication:
         """Return whether no disk has the log of a Pump that etcd has never seen in the cluster.
 
         That Pump lost its disk before it accepted anything. A restored etcd may not know it either,
-        but then some disk has the log. Raises `NeedsOperator` if no disk has the log of another
+        but then some disk has the log. Raises `Retryable` if no disk has the log of another
         Pump.
         """
         assert self.followed is not None

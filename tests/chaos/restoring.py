@@ -17,7 +17,7 @@ from typing import Final
 
 from penstock.cluster.log_entry import LogEntry
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Retryable
 from penstock_local.process import python_module
 from tests.chaos.backups import Backup, Restore, Sizes
 from tests.chaos.cluster import Cluster
@@ -30,7 +30,7 @@ SERVE_S_MAX: Final = 120.0
 """How long Pumps may compare their disks until each log is served, on an idle machine."""
 _LOOK_EVERY_S: Final = 2.0
 _PARTED: Final = f'"code": "{Code.LOG_PUT_BACK}"'
-_REFUSED: Final = f'"error": "{NeedsOperator.__name__}"'
+_MAY_WAIT: Final = "To decide without them"
 _DISK = re.compile(r"disk (\w+): (\d+) \(")
 _ONLINE = re.compile(rb"\bpump (\S+) is online at ")
 _COMMAND = re.compile(
@@ -136,7 +136,7 @@ def decisions(lines: Iterable[str], missing: Container[str]) -> list[list[str]]:
     """
     refused = {}
     for line in lines:
-        if _REFUSED in line and _PARTED in line and (found := _COMMAND.search(line)):
+        if _PARTED in line and _MAY_WAIT not in line and (found := _COMMAND.search(line)):
             refused[found[2]] = line
     return [decision(line) for log, line in refused.items() if log in missing]
 

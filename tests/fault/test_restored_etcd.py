@@ -26,6 +26,8 @@ from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.servers.pump_session import PumpSession
 from tests.kit.wait import eventually, present
 
+TO_DECIDE = ".*(choose the history that continues|no disk has it|may continue it has it).*PS-3312.*"
+
 pytestmark = [pytest.mark.fault, pytest.mark.alone, pytest.mark.thorough]
 
 
@@ -190,11 +192,7 @@ def test_histories_that_have_parted_are_named_and_one_is_chosen_by_an_operator(
     first.wait_for("not seen: ", WAIT_S)  # The third Pump may have what shows who has all.
     third = next(p for p in trio.pumps[:3] if p not in (first, holder))
     third.spawn()
-    text = ended(first)
-    assert "PS-3312" in text
-    assert f"disk {disk}" in text
-    adopt(fresh_etcd, text, disk)
-    first.spawn()
+    adopt(fresh_etcd, first.wait_for(TO_DECIDE, WAIT_S)[0], disk)
     address = holder.wait_for(rf"pump {first.node_id} is online at (\S+)", WAIT_S)[1]
     assert commit.commit_ts in commits(client, address, first)
 
@@ -218,11 +216,9 @@ def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
     commit = begun_again_and_put_back(trio, client, backup)
     for pump in trio.pumps:
         pump.spawn()
-    eventually(lambda: not first.is_running or "is online at" in first.log_text(), WAIT_S)
-    if not first.is_running:  # A disk has a copy of the former log yet.
-        assert "PS-3312" in first.log_text()
-        adopt(fresh_etcd, first.log_text(), kept_disk_id(first.data_dir))
-        first.spawn()
+    said = first.wait_for(f"{TO_DECIDE}|is online at", WAIT_S)[0]
+    if "PS-3312" in said:  # A disk has a copy of the former log yet.
+        adopt(fresh_etcd, said, kept_disk_id(first.data_dir))
     trio.until_whole()
     assert commit.commit_ts in commits(client, first.addr, first)
     client.close()
@@ -231,7 +227,7 @@ def test_a_log_that_has_begun_again_continues_after_a_restore_to_before_that(
 @pytest.mark.fault(
     "etcd is put back to a backup from before all copies of a log were deleted, which every"
     " Drainer had",
-    "the Pump stops once all disks were seen, and `adopt-log --empty` begins a new log",
+    "the Pump waits once all disks were seen, and `adopt-log --empty` begins a new log",
     cases="1",
 )
 @pytest.mark.slow
@@ -258,10 +254,7 @@ def test_a_log_that_no_disk_has_any_more_begins_again_after_a_decision(
     first.wait_for("PS-3306", WAIT_S)  # The third Pump may have the log.
     assert first.is_running
     others[1].spawn()
-    text = ended(first)
-    assert "no disk has it" in text
-    adopt(fresh_etcd, text, kept_disk_id(first.data_dir))
-    first.spawn()
+    adopt(fresh_etcd, first.wait_for(TO_DECIDE, WAIT_S)[0], kept_disk_id(first.data_dir))
     trio.until_whole()
     commit = session(client, first, lambda at: at.transaction())
     assert commits(client, first.addr, first) == [commit.commit_ts]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.cluster.log_entry import LOGS, Copy, LogEntry
-from penstock.errors import NeedsOperator
+from penstock.errors import Retryable
 from pump.replication.claiming import Unseen, refuse_other_history
 from pump.replication.protocol.chain import Chain, Link, Seen
 from tests.chaos.faults import JUMPS_S, PATIENCE_MAX, jump_s, patience_of
@@ -26,21 +26,21 @@ def test_of_histories_that_have_parted_the_one_with_the_higher_epoch_continues()
     shared = Link(1, 3, 50, 0x33)
     own, other = [shared, Link(2, 4, 90, 0x4A)], (shared, Link(2, 5, 90, 0x5B))
     entries: Any = Entries()
-    with pytest.raises(NeedsOperator) as parted:
+    with pytest.raises(Retryable) as parted:
         refuse_other_history(
             *(entries, "pump-1", ONE, Chain(own), [Seen(TWO, other)], Unseen([], [])),
             withdraw_offline=lambda: None,
         )
-    assert decision(f"{parted.value.problem}; {parted.value.hint}") == [
+    assert decision(str(parted.value)) == [
         *("adopt-log", "pump-1", "--pump", "pump-2", "--disk", "b2"),
         *("--epoch", "5", "--from", "1", "--confirm", "pump-1"),
     ]
 
 
-def refused(log: str, disk: str, epoch: int, error: str = "NeedsOperator") -> str:
+def refused(log: str, disk: str, epoch: int, why: str = "choose") -> str:
     text = f"{LOGS}{log}: pump-1, disk {disk}: {epoch} (id 00000a)"
     command = f"penstock ctl adopt-log {log} --pump pump-1 --disk {disk} --epoch 9 --from 0"
-    return json.dumps({"message": f"{text} ({command})", "code": "PS-3312", "error": error})
+    return json.dumps({"message": f"{text}. {why}: {command}", "code": "PS-3312"})
 
 
 def test_the_last_refusal_of_each_log_that_nobody_serves_is_decided() -> None:
@@ -49,7 +49,7 @@ def test_the_last_refusal_of_each_log_that_nobody_serves_is_decided() -> None:
         refused("pump-2", "b2", 4),
         refused("pump-1", "a2", 5),
         refused("pump-3", "c3", 6),
-        refused("pump-2", "b3", 7, error="Retryable"),  # It waits for Pumps that are down.
+        refused("pump-2", "b3", 7, "Start the Pumps that are down. To decide without them"),
     ]
     decided = decisions(lines, ["pump-1", "pump-2"])
     assert [(command[1], command[5]) for command in decided] == [("pump-1", "a2"), ("pump-2", "b2")]

@@ -29,8 +29,9 @@ A late answer from before the damage would list the replica again before it is c
 that takes the replica off the list prevents both, because nothing of an earlier epoch counts,
 neither a swap nor an answer.
 
-A replica that lacks the entry's mark was restored to an older state. It leaves every list in the
-same way before it is given the rest. With a part of the rest it would pass for complete.
+A replica that lacks the entry's mark, or a segment that the entry lists, was restored to an older
+state. It leaves every list in the same way before it is given the rest. With a part of the rest it
+would pass for complete.
 
 A claim promises the epoch after the entry's. A replica that has promised that epoch may have helped
 a claim that was lost, and the primary starts it. A replica that has promised a higher epoch has
@@ -477,8 +478,17 @@ class Primary:
         return self._has(follower, Have(standing.epoch, follower.at, standing.links[0].number))
 
     def _is_older(self, follower: Follower, standing: ReplicaState) -> bool:
-        disks = {copy.disk for copy in self.entry.copies_known}
-        return follower.copy.disk in disks and lacks(Chain(standing.links), self.entry.mark)
+        """Return whether a disk lacks the entry's mark, or a segment that the entry lists.
+
+        A replica gets older segments last, so it may lack them and have the mark. It drops only
+        segments before `needed`.
+        """
+        disk, chain = follower.copy.disk, Chain(standing.links)
+        listed = next((copy for copy in self.entry.copies_known if copy.disk == disk), None)
+        if listed is None:
+            return False
+        first = max(listed.first, self.entry.needed)
+        return chain.first > first or lacks(chain, self.entry.mark)
 
     def _is_foreign(self, follower: Follower, strange: Link) -> Actions:
         """Stop serving if a listed disk has another history; bar other such disks from joining."""

@@ -268,7 +268,9 @@ class Pump(Process):
                         return storage
                 found, wanted = fenced.found, Wanted(*world.wanted)
                 entry = reinitialise(world.etcd.entries, self.log, self.own, found, wanted)
-            except Retryable:
+            except Retryable as error:
+                if "--empty" in str(error):
+                    world.restoring.gone.add(self.log)
                 return storage
         self._takes_own(False)
         self._close_storage(storage)

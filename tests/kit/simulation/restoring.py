@@ -5,8 +5,8 @@
     a disk    one Pump stops, and starts with an older folder; if it is refused, with an empty one
 
 A folder is put back only where its age can be shown: for each log that lists the disk it lacks the
-mark, or has all that was acknowledged. It counts as lost for the logs of which it lacks something,
-until their lists do not have it any more or they begin again.
+mark, or segments from the listed one on, or has all that was acknowledged. It counts as lost for
+the logs of which it lacks something, until their lists do not have it any more or they begin again.
 
 No machine fails while etcd is put back: else a disk with the newest state might be away.
 """
@@ -50,10 +50,15 @@ class Backup(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """How far a log was acknowledged, and its segments then."""
+    """How far a log was acknowledged, and its segments then.
 
-    chain: Chain
+    An etcd that was put back may have a `since` of a former log, whose places were further on.
+    """
+
+    etcds: int
+    since: int
     place: Place
+    links: tuple[Link, ...]
 
 
 class Restoring:
@@ -91,8 +96,6 @@ class Restoring:
             return False
         if error.code is Code.LOG_OLDER and not pump.is_failover:
             self.refused.add(pump.machine.disk)
-        if "--empty" in str(error):
-            self.gone.add(pump.log)
         return True
 
     def look_after(self) -> None:
@@ -118,6 +121,10 @@ class Restoring:
         listed = set() if has_begun else {copy.disk for copy in entry.copies_known}
         self.older = {each for each in self.older if each[1] != log or each[0] in listed}
 
+    def note_acknowledged(self, log: str, since: int, place: Place, links: list[Link]) -> None:
+        found = Acknowledged(self.etcds, since, place, tuple(links))
+        self.acknowledged[log] = max(self.acknowledged.get(log, found), found)
+
     # A disk.
 
     def restore_disk(self) -> None:
@@ -140,13 +147,16 @@ class Restoring:
         """Return of which logs a backup lacks a part; none where that cannot be shown."""
         found = []
         for log, (entry, _) in self.world.etcd.logs.items():
-            if machine.disk not in {copy.disk for copy in entry.copies_known}:
+            listed = next((c for c in entry.copies_known if c.disk == machine.disk), None)
+            if listed is None:
                 continue
             chain = self._chain(machine, log, backup.files, backup.former_since)
             if lacks(chain, entry.mark):
                 found.append(log)
             elif not self._has_all(chain, log):
                 return []
+            elif chain.first > max(listed.first, self.needed(log, entry)):
+                found.append(log)  # It is from before the disk was given its older segments.
         return found
 
     def _is_counted(self, machine: Machine) -> bool:
@@ -178,7 +188,7 @@ class Restoring:
     def _has_all(self, chain: Chain, log: str) -> bool:
         """Return whether a disk has all of a log that was acknowledged."""
         known = self.acknowledged.get(log)
-        return known is None or chain.agreement(known.chain.links) == known.place
+        return known is None or chain.agreement(known.links) == known.place
 
     # Etcd.
 

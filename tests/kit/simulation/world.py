@@ -34,7 +34,6 @@ from penstock.errors import PenstockError, Retryable
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place
 from pump.replication import peers, shipper, shipping
-from pump.replication.protocol.chain import Chain
 from tests.kit.replicas.world import Stalled, Violation
 from tests.kit.simulation.copies import Network, Replicas
 from tests.kit.simulation.drainer import Drainer
@@ -42,7 +41,7 @@ from tests.kit.simulation.etcd import Etcd
 from tests.kit.simulation.ledger import Ledger
 from tests.kit.simulation.machine import Machine
 from tests.kit.simulation.pump import Pump, Watched
-from tests.kit.simulation.restoring import Acknowledged, Restoring
+from tests.kit.simulation.restoring import Restoring
 from tests.kit.simulation.switches import Rules
 from tests.kit.simulation.tasks import Clock, Process, Queues, Tasks, Threading
 from tests.kit.simulation.writers import Writer
@@ -169,9 +168,7 @@ class World:
         key = (pump.log, entry.since)
         known = self._acknowledged.get(key, Place(0, 0))
         self._acknowledged[key] = max(known, place)
-        if place > known:
-            links = Chain(primary.chain.links)
-            self.restoring.acknowledged[pump.log] = Acknowledged(links, place)
+        self.restoring.note_acknowledged(pump.log, entry.since, place, primary.chain.links)
         if self.etcd.logs[pump.log][0].epoch != entry.epoch:
             return  # Its copies may be another one's by now.
         before = max(found.acknowledged, Place(self.restoring.needed(pump.log, entry), BEGIN))

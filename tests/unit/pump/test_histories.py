@@ -7,7 +7,7 @@ import pytest
 from penstock.cluster.log_entry import Copy, LogEntries, LogEntry, Mark
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import Retryable
 from penstock.log.segment import BEGIN
 from pump.replication.claiming import Unseen, refuse_other_history
 from pump.replication.protocol.chain import Chain, Link, Seen, Verdict, foreign, judge, lacks
@@ -140,11 +140,11 @@ def compared(entries: LogEntries, own: Chain, seen: Seen, missing: Unseen) -> li
     return withdrawn
 
 
-def test_an_operator_is_told_how_each_history_is_continued() -> None:
+def test_an_operator_is_told_how_each_history_is_continued_by_a_pump_that_waits() -> None:
     entries = LogEntries(MemoryEtcd())
     entries.swap("pump-1", 0, ENTRY)
     own = Chain((*AT_2, Link(2, 3, 90, 23)))
-    with pytest.raises(NeedsOperator) as refused:
+    with pytest.raises(Retryable, match="choose the history") as refused:
         compared(entries, own, Seen(OTHER, AT_4), NONE_MISSING)
     assert refused.value.code is Code.LOG_PUT_BACK
     for pump, disk in (("pump-1", "d1"), ("pump-2", "d2")):

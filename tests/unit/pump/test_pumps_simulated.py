@@ -45,6 +45,11 @@ def test_every_acknowledged_transaction_comes_once_and_in_order_whatever_fails()
     assert counts.counted["disks lost"] > SEEDS
 
 
+@pytest.mark.parametrize("seed", [128, 154, 345])
+def test_what_was_put_back_is_not_served_in_place_of_newer_copies(seed: int) -> None:
+    World(seed).run()
+
+
 def test_the_command_that_a_failure_names_repeats_the_run_to_the_last_step() -> None:
     world = World(7, trace=True)
     world.run()

@@ -95,6 +95,18 @@ def test_a_copy_that_was_put_back_is_off_every_list_before_it_is_given_the_rest(
     assert isinstance(log.answered(B.disk, ReplicaState(5, links))[0], Send)
 
 
+def test_a_copy_that_was_put_back_to_before_its_older_segments_is_off_every_list_first() -> None:
+    links = Chain((*OLD, Link(2, 3, 60)))
+    marked = replace(entry(B, C), copies=3, needed=1, mark=Mark(2, 60, 3))
+    log = Primary(A, links, (marked, 7))
+    log.start()
+    (swap,) = log.answered(B.disk, ReplicaState(4, (Link(2, 3, 60),)))
+    assert isinstance(swap, Swap)
+    assert (swap.entry.replicas, swap.entry.eligible) == ((C,), ())
+    purged = ReplicaState(4, (OLD[1], Link(2, 3, 60)))
+    assert not any(isinstance(action, Swap) for action in log.answered(C.disk, purged))
+
+
 def test_a_listed_disk_with_a_former_log_is_not_eligible_while_it_is_given_this_log() -> None:
     began_again = (Link(0, 3, 100), Link(1, 3, 80))
     marked = replace(entry(B), since=3, mark=Mark(1, 80, 3))
