@@ -136,7 +136,7 @@ def test_the_kit_imports_no_test() -> None:
 
 
 SIZES_MAX = {
-    "lines": 103_950,
+    "lines": 103_960,  # A replica from before its older segments is refused as a restored one.
     "lines of code": 75_119,
     "modules": 357,  # Selection of a Pump is pure; batches are read without protobuf.
     "classes": 971,
