@@ -35,18 +35,19 @@ def test_upkeep_joins_small_files_and_keeps_every_version_that_is_promised(
     points = [lake.put(sink, heap=inserts((number, "x"))) for number in range(6)]
     wanted = {point.commit_ts: lake.rows_at(point.commit_ts, "heap") for point in points}
     assert len(lake.table("heap").file_uris()) == 6
+    newest = points[-1]
     for retention, kept in (("7d", 6), ("0", 1)):
         tidy = lake.open(f"retention={retention}&optimize=1h")
         tidy.load_checkpoint()
         for _ in range(12):
-            tidy.save_checkpoint(points[-1])
+            tidy.save_checkpoint(newest)
         last = lake.put(tidy, heap=inserts((9, "y")))
         assert lake.rows("heap") == sorted([*wanted[points[-1].commit_ts], (9, "y")], key=repr)
         promised = {ts for ts in wanted if ts in lake.states()}
         assert len(promised) == (kept if retention == "7d" else 0)
         for ts in promised:
             assert lake.rows_at(ts, "heap") == wanted[ts]
-        lake.put(tidy, heap=[((9, "y"), None)])
+        newest = lake.put(tidy, heap=[((9, "y"), None)])
         tidy.close()
     assert last.commit_ts in lake.states()
     assert len(list((lake.folder / "shop/heap").glob("*.parquet"))) <= 4

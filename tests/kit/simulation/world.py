@@ -351,8 +351,8 @@ class World:
         last: list[Any] = []
         while self.tasks.now_s < until_s:
             self.pass_by(0.5)
+            self.restoring.look_after()  # Before a refused Pump starts again.
             self.supervise()
-            self.restoring.look_after()
             if not self._is_in_order():
                 last.clear()
             elif not last:
