@@ -1,6 +1,7 @@
 # Every target sets up what it needs by itself; the first run takes a few minutes.
 SOURCE ?= flights
-SINK ?= $(if $(filter mysql tidb,$(SOURCE)),mysql,sqlite)
+SPARK ?= local
+SINK ?= $(if $(filter mysql tidb standalone,$(SOURCE) $(SPARK)),mysql,sqlite)
 ONLY ?=
 RELEASE ?=
 MINUTES ?= 60
@@ -30,8 +31,8 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	$(if $(filter tidb conformance helm obinlog,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm obinlog,$(WANTED)))
 	$(if $(filter $(JARS),$(WANTED)),@deploy/jars.sh .venv/servers $(filter $(JARS),$(WANTED)))
 
-demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB
-	@$(BIN)/python -m penstock_local.demo --source $(SOURCE) --sink $(SINK)
+demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB, SPARK=standalone: on a Spark master and two workers, into a MariaDB over parallel connections
+	@$(BIN)/python -m penstock_local.demo --source $(SOURCE) --sink $(SINK) --spark $(SPARK)
 
 test: check  ## All checks, and the tests of every main path on real etcd, Spark, MariaDB and MySQL
 	$(BIN)/python -m tests

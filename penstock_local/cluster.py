@@ -6,6 +6,7 @@ The downstream is a SQLite, files, a MariaDB (`sink="mysql"`) or a dedicated Kaf
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,6 +36,7 @@ class Cluster:
         sink: str = "sqlite",
         with_drainer: bool = True,
         pd: PdAndTikv | None = None,
+        drainer_options: Sequence[str] = (),
     ) -> None:
         """With a `pd` its etcd, its timestamps and its cluster id are the cluster's.
 
@@ -43,6 +45,7 @@ class Cluster:
         self.home = home
         self.etcd = pd or EtcdServer(home / "etcd")
         self._copies = copies
+        self._drainer_options = drainer_options
         sink, _, options = sink.partition("?")
         self._at = ["--etcd-urls", self.etcd.url, *(["--pd-address", pd.url] if pd else [])]
         self.mariadb = MariadbServer(home / "mariadb") if sink == "mysql" else None
@@ -73,7 +76,7 @@ class Cluster:
 
     def _drainer(self, name: str, addr: str) -> ServerProcess:
         command = python_module("drainer", "--node-id", name, *self._at)
-        command += ["--addr", addr, "--sink", self.sink_url]
+        command += ["--addr", addr, "--sink", self.sink_url, *self._drainer_options]
         command += ["--data-dir", str(self.home / name)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 

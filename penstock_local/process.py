@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -151,9 +151,13 @@ def open_local(url: str, *, timeout_s: float) -> Any:
 class ServerProcess:
     """A program that runs until it is asked to stop; a restart runs the same command again."""
 
-    def __init__(self, command: Sequence[str], *, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Without an `environment` it has that of this process, as of its start."""
         self.command = list(command)
         self.log = log
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -172,7 +176,11 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
             )
         return self
 

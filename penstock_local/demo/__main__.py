@@ -1,16 +1,19 @@
 """Runs the complete pipeline on real data and compares the downstream with the committed rows.
 
     penstock demo [--sink sqlite|mysql|files|kafka|delta] [--transactions 6000] [--rows N] [--keep]
+    penstock demo --spark standalone [--sink mysql] [--transactions 6000] [--rows N] [--keep]
     penstock demo --source mysql [--seconds 30] [--rate 300] [--rows 10000] [--keep]
     penstock demo --source tidb [--seconds 40] [--rate 100] [--rows 10000] [--keep]
 
-Exits 0 when every table is identical, 1 when anything differs or fails.
+Exits 0 when every table is identical, 1 when anything differs or fails, 130 after Ctrl-C; it
+always stops every process and removes every file.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -19,9 +22,17 @@ from pathlib import Path
 
 from drainer.spark.jvm import use_java
 from penstock.errors import PenstockError, coded
+from penstock.node import command
 from penstock_local.demo import flights, servers
 
 SINKS = ("sqlite", "mysql", "files", "kafka", "delta")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Interrupt the demo once; a second Ctrl-C must not interrupt the stop of its processes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("interrupted: stopping every process, which may take half a minute", file=sys.stderr)
+    raise KeyboardInterrupt
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--source", choices=("flights", "mysql", "tidb"), default="flights",
         help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",
     )  # fmt: skip
-    parser.add_argument("--sink", choices=SINKS, help="sqlite, for flights")
+    parser.add_argument("--sink", choices=SINKS, help="sqlite, for flights on a local Spark")
+    parser.add_argument(
+        "--spark", choices=("local", "standalone"), default="local",
+        help="standalone: a Spark master and two workers, for flights into a MariaDB by default",
+    )  # fmt: skip
     parser.add_argument("--transactions", type=int, default=6000, help="mixed transactions to run")
     parser.add_argument("--rows", type=int, help="load only so many rows of each table")
     parser.add_argument("--seconds", type=int, help="how long sysbench runs")
@@ -39,6 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.source != "flights" and options.sink not in (None, "mysql"):
         parser.error(f"--source {options.source} is compared with a server: --sink mysql")
+    on_cluster = options.spark == "standalone"
+    if on_cluster and options.source != "flights":
+        parser.error("--spark standalone is for --source flights")
+    signal.signal(signal.SIGINT, _interrupt)
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
         use_java(home / "java")  # Before any process starts.
@@ -51,11 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif options.source == "tidb":
             identical = servers.run_tidb(home, replace(servers.Size(seconds=40, rate=100), **given))
         else:
-            sink = options.sink or "sqlite"
-            identical = flights.run(home, sink, options.transactions, options.rows)
+            sink = options.sink or ("mysql" if on_cluster else "sqlite")
+            identical = flights.run(
+                home, sink, options.transactions, options.rows, spark=on_cluster
+            )
     except PenstockError as error:
         print(f"the demo failed: {coded(error)}", file=sys.stderr)
-        return 1
+        return command.FAILED
+    except KeyboardInterrupt:
+        return command.INTERRUPTED
     finally:
         if options.keep:
             print(f"data and logs: {home}")

@@ -232,6 +232,8 @@ class Workload:
         self.threads = threads
         self.rows_max = rows_max
         self.transactions = self.rows = 0
+        self.is_stopped = False
+        """After a failure or an interrupt all threads end."""
         self._counting = threading.Lock()
         self._new_ids = itertools.count(1_000_000)
         self._flights = self._reports = 0
@@ -256,7 +258,7 @@ class Workload:
         gate = threading.Lock()
 
         def worker() -> None:
-            while True:
+            while not self.is_stopped:
                 with gate:
                     found = next(batches, None)
                 if found is None:
@@ -274,14 +276,20 @@ class Workload:
         def worker(seed: int) -> None:
             dice = random.Random(seed)
             for _ in range(transactions // self.threads):
+                if self.is_stopped:
+                    return
                 dice.choices(kinds, (50, 12, 8, 20, 10))[0](dice)
 
         self._in_threads([partial(worker, seed) for seed in range(self.threads)])
 
     def _in_threads(self, jobs: Sequence[Callable[[], None]]) -> None:
         with ThreadPoolExecutor(len(jobs), thread_name_prefix="writer") as pool:
-            for job in [pool.submit(job) for job in jobs]:
-                job.result()
+            try:
+                for job in [pool.submit(job) for job in jobs]:
+                    job.result()
+            except BaseException:
+                self.is_stopped = True
+                raise
 
     def _flight(self, dice: random.Random) -> Key:
         return dice.randrange(1, self._flights + 1)

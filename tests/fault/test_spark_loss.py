@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import SparkCluster
+from tests.kit.servers.fix_spark import HarmedCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import writing_meanwhile
 
@@ -65,7 +65,7 @@ MANY = ("task", "executor", "task", "worker", "driver") * 2
     "harms", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_tasks_copies_and_executors_that_die_in_a_batch_change_nothing(
-    harms: tuple[str, ...], replication: Replication, spark_cluster: SparkCluster
+    harms: tuple[str, ...], replication: Replication, spark_cluster: HarmedCluster
 ) -> None:
     rng = random.Random(57)
     drainer = replication.start(
@@ -120,7 +120,7 @@ def test_a_driver_jvm_that_is_killed_is_replaced_and_nothing_arrives_twice(
 )
 @pytest.mark.slow
 def test_a_master_that_restarts_without_its_executors_is_asked_for_new_ones(
-    replication: Replication, spark_cluster: SparkCluster
+    replication: Replication, spark_cluster: HarmedCluster
 ) -> None:
     drainer = replication.start(spark_master=spark_cluster.url, spark_tasks=2, batch_rows_max=300)
     drainer.wait_for("2 in all", 150)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,56 @@ def test_the_demo_ends_identical_and_leaves_no_process(
     assert "killed pump-1 with -9" in printed
     assert "ALTER TABLE flights ADD COLUMN" in printed
     assert_memory(printed, nodes=4)
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.mariadb
+@pytest.mark.slow
+def test_the_demo_on_a_spark_cluster_ends_identical_and_leaves_no_process(tmp_path: Path) -> None:
+    size = ("--rows", "12000", "--transactions", "800")
+    printed = demo(tmp_path, "--spark", "standalone", *size)
+    assert "killed the executor of spark-worker-1 with -9" in printed
+    assert "started spark-worker-2 again" in printed
+    assert re.search(r"4 Spark tasks are connected, ([4-9]|\d\d) were lost", printed), printed
+    assert_memory(printed, nodes=4)
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "when"),
+    [
+        pytest.param((), "loading:", marks=pytest.mark.thorough),
+        pytest.param(
+            ("--spark", "standalone"),
+            "killed the executor",
+            marks=[pytest.mark.mariadb, pytest.mark.slow],
+        ),
+    ],
+    ids=["local", "standalone"],
+)
+def test_the_demo_stops_every_process_after_ctrl_c(
+    options: Sequence[str], when: str, tmp_path: Path
+) -> None:
+    """Ctrl-C interrupts the whole group of processes, twice here."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "penstock_local.demo", *options],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    printed = ""
+    with running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            printed += line
+            if when in line or "interrupted" in line:
+                os.killpg(running.pid, signal.SIGINT)
+                when = "never"
+    assert running.wait(RUN_S_MAX) == 130, printed
+    assert "Traceback" not in printed
     assert_nothing_left(tmp_path)
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import SparkCluster
+from tests.kit.servers.fix_spark import HarmedCluster
 
 pytestmark = pytest.mark.thorough
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.thorough
 )
 @pytest.mark.slow
 def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
-    replication: Replication, spark_cluster: SparkCluster
+    replication: Replication, spark_cluster: HarmedCluster
 ) -> None:
     pumps = [replication.add_pump() for _ in range(2)]
     drainer = replication.add_drainer(spark_master=spark_cluster.url, spark_tasks=2)
     drainer.wait_for(r"executors fetch the payloads(.|\n)*2 in all", 90)
     # Below the Drainer there is only the driver's JVM; the tasks and their code are at the workers.
     assert not [child for child in drainer.children() if "python" in child.name()]
-    assert len(list(spark_cluster.home.glob("worker-*/app-*/*/penstock.zip"))) == 2
+    assert len(list(spark_cluster.home.glob("spark-worker-*/app-*/*/penstock.zip"))) == 2
     writer = replication.begin(21)
     writer.transact(30)
     writer.bulk(2000)
@@ -46,7 +46,7 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     writer.bulk(2000)
     replication.check(drainer)
 
-    spark_cluster.add_worker()
+    spark_cluster.workers[0].start()
     drainer.wait_for(r"is lost(.|\n)*2 in all", 90)
     writer.transact(30)
     replication.check(drainer)
