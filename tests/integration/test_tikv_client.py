@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -205,20 +204,18 @@ def test_a_store_that_restarts_is_found_again(cluster: TidbCluster, same_port: b
     assert [each.commit_ts for each in use(cluster, across_a_restart)] == [2**62] * 2
 
 
-def test_a_store_that_never_answers_costs_the_time_of_a_question_and_no_more(
-    cluster: TidbCluster,
-) -> None:
+def test_a_store_that_never_answers_costs_the_time_of_one_question(cluster: TidbCluster) -> None:
     ended = threading.Event()
 
     def stand_still() -> None:
-        ended.wait(20)
+        ended.wait(60)
 
-    cluster.store_servers[1].steps.extend([stand_still] * 4)
-    began_s = time.monotonic()
+    store = cluster.store_servers[1]
+    store.steps.extend([stand_still] * 4)
     try:
         with pytest.raises(Retryable, match=r"does not answer .*DEADLINE_EXCEEDED"):
             status(cluster, begun(cluster, Fate(commit_ts=2**62)), timeout_s=1.0)
-        assert time.monotonic() - began_s < 3
+        assert store.questions == 1
     finally:
         ended.set()
 

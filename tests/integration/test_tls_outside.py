@@ -99,7 +99,8 @@ def test_whose_certificate_etcd_refuses_hears_so_at_once(
             {"cert": pair.cert, "key": pair.key},
             f"refuses the certificate in {pair.cert}",
         )
-    with closing(connect(tls_etcd.url, tls=Tls(ca=outside.file, **files))) as client:
+    tls = Tls(ca=outside.file, **files)
+    with closing(connect(tls_etcd.url, timeout_s=600, tls=tls)) as client:
         began_s = time.monotonic()
         with pytest.raises(NeedsOperator) as caught:
             read(client, "/a")
@@ -107,7 +108,8 @@ def test_whose_certificate_etcd_refuses_hears_so_at_once(
         assert "etcd-ssl-cert" in str(caught.value.hint)
         with pytest.raises(NeedsOperator):
             Registry(client).list(NodeKind.PUMP)
-    assert time.monotonic() - began_s < 30, "it tried as long as for an etcd that restarts"
+    # In real time, since connections are.
+    assert time.monotonic() - began_s < 60, "it tried as long as for an etcd that restarts"
 
 
 @pytest.mark.thorough

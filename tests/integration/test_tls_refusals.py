@@ -64,12 +64,13 @@ def test_a_writer_whose_certificate_is_refused_hears_so_at_once(
         (Tls(ca=foreign.ca), str(foreign.ca)),
         (authority.issue("stranger").tls, "stranger"),
     ):
-        oracle = OracleClient(etcd, timeout_s=60, tls=tls)
+        oracle = OracleClient(etcd, timeout_s=600, tls=tls)
         began_s = time.monotonic()
         with pytest.raises(NeedsOperator) as caught:
             oracle.get_ts()
         assert message in str(caught.value)
-        assert time.monotonic() - began_s < 30, "it tried for as long as for a node that restarts"
+        # In real time, since connections are.
+        assert time.monotonic() - began_s < 60, "it tried for as long as for a node that restarts"
         oracle.close()
 
 

@@ -319,18 +319,17 @@ async def test_a_scrub_is_due_some_days_after_the_last_one_also_after_a_restart(
 async def test_one_that_is_asked_for_begins_at_once_and_ends_when_the_pump_stops(
     log: Segments, tmp_path: Path
 ) -> None:
-    scrub = scrubbing(log, tmp_path, Repairs(), bytes_per_s=1000.0)
+    scrub = scrubbing(log, tmp_path, Repairs(), bytes_per_s=100.0)
     running = asyncio.create_task(scrub.run())
     assert scrub.progress() == "not since the start"
     assert scrub.ask().startswith("a scrub begins: ")
     assert scrub.progress() == "begins"
     await asyncio.to_thread(eventually, lambda: scrub.scrubbed_bytes > 0)
     assert scrub.ask().startswith("a scrub is under way: reads ")
-    begun_s = time.monotonic()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert time.monotonic() - begun_s < 2
     assert not scrub.is_running
+    assert scrub.scrubbed_bytes < log.size()[1], "it was stopped, and did not read the rest"
 
 
 def test_damage_of_a_segment_that_is_read_by_many_is_mended_once(

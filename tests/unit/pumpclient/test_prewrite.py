@@ -117,13 +117,14 @@ def test_a_dead_pump_is_passed_over_at_once_and_asked_no_more() -> None:
     a.stop()
     begun_s = time.monotonic()
     assert [cluster.prewrite(ts) for ts in (1, 2, 3)] == ["b", "b", "b"]
-    assert time.monotonic() - begun_s < 60  # It waits for no time-out.
+    # In real time, since connections are: below the 600 s of the time-outs that it must not await.
+    assert time.monotonic() - begun_s < 60
     assert [p.node_id for p in cluster.pumps.available] == ["b"]
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["waits", "in the background"])
 def test_a_commit_follows_its_pump_to_another_address_at_once(waits: bool) -> None:
-    cluster = cluster_of(write_timeout_s=120, commit_retry_s=60)
+    cluster = cluster_of(write_timeout_s=1200, commit_retry_s=600)
     (before,) = cluster.start("a")
     home = cluster.session.prewrite(prewrite_of(1))
     before.stop()
@@ -136,9 +137,10 @@ def test_a_commit_follows_its_pump_to_another_address_at_once(waits: bool) -> No
     eventually(lambda: not waits or home.errors_in_a_row > 0)
     after = cluster.scripted[0] = ScriptedPump("a")
     cluster.list_pumps()
-    eventually(lambda: kinds(after) == [(BinlogType.COMMIT, 1)])
-    committing.join()
-    assert time.monotonic() - start_s < 30
+    # Long before it would be sent again without the news.
+    eventually(lambda: kinds(after) == [(BinlogType.COMMIT, 1)], 60)
+    committing.join(60)
+    assert not committing.is_alive()
 
 
 def test_a_probe_brings_a_pump_back() -> None:
