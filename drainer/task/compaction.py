@@ -20,7 +20,8 @@ at its end, this is right for all unique keys and collations because:
    since their last event is a del, so they are deleted. Such a delete may hit the equal key that
    exists, which does no harm: that key was also touched, and its later upsert is complete.
 4. A key was not in S if its first event is the put of an insert, or of an update that came from
-   another key. Otherwise S holds the before image of the first event.
+   another key. Otherwise S holds the before image of the first event, and a delete has that image:
+   `drainer.task.sql.digests` needs the unique values that it frees.
 
 Writers must send before images that are byte for byte the row's previous content.
 
@@ -134,9 +135,9 @@ def compact_many(
     if len(candidates):
         before, after = row[first[candidates]], row[last[candidates]]
         moved[candidates] = _is_moved(table, kinds, rows, before, after)
-    # A moved row is deleted by its first before image: it has the key, and an insert has no other.
+    # The row as it was at the start has the key and the unique values that its delete frees.
     gone = np.flatnonzero(~alive | moved)
-    gone_rows = np.where(alive[gone], row[first[gone]], row[last[gone]])
+    gone_rows = np.where(has_before[first[gone]], row[first[gone]], row[last[gone]])
     kept = row[last[alive]]
     ops = np.repeat(np.array([Op.DELETE, Op.UPSERT], np.uint8), [len(gone_rows), len(kept)])
     return ops, np.concatenate([gone_rows, kept])
@@ -421,7 +422,7 @@ def compact_few(
                 event(i, None, after, new)
     moved = _moved(table)
     in_order = [fates[key] for key in sorted(fates)]
-    gone = [f.first_row if f.after else f.last_row for f in in_order if not f.after or moved(f)]
+    gone = [f.first_row if f.before else f.last_row for f in in_order if not f.after or moved(f)]
     kept = [f.last_row for f in in_order if f.after]
     ops = [Op.DELETE] * len(gone) + [Op.UPSERT] * len(kept)
     return np.array(ops, np.uint8), np.array(gone + kept, np.int64)

@@ -44,6 +44,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -210,10 +211,11 @@ class KeySet:
             folded.append(made or b"")
         if is_unbounded:
             return UNBOUNDED
-        return _number(self.tag.to_bytes(8, "big"), *folded)
+        return hash_of(self.tag.to_bytes(8, "big"), *folded)
 
 
-def _number(*parts: bytes) -> int:
+def hash_of(*parts: bytes) -> int:
+    """Return a number above `UNBOUNDED` that is the same in every process."""
     digest = blake2b(digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(4, "big"))
@@ -222,9 +224,8 @@ def _number(*parts: bytes) -> int:
     return number if number > UNBOUNDED else number + 2
 
 
-@lru_cache(maxsize=1024)
-def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
-    """Return a table's key sets; the set that identifies its rows comes first."""
+def unique_indexes(table: TableInfo) -> list[IndexInfo]:
+    """Return the indexes that forbid equal values; the index that identifies rows comes first."""
     row_key = apply_key(table)
     indexes: list[IndexInfo] = [] if row_key is None else [row_key]
     primary = table.primary_key
@@ -232,13 +233,19 @@ def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
     for index in others:
         if index.unique and index.state == PUBLIC and index not in indexes:
             indexes.append(index)
+    return indexes
+
+
+@lru_cache(maxsize=1024)
+def key_sets(schema: str, table: TableInfo) -> tuple[KeySet, ...]:
+    """Return a table's key sets; the set that identifies its rows comes first."""
     return tuple(
         KeySet(
             tag_of(schema, table.name, index.columns),
             _parts(table, index.columns),
             is_in_row(table, [part.offset for part in index.columns]),
         )
-        for index in indexes
+        for index in unique_indexes(table)
     )
 
 
@@ -254,13 +261,16 @@ def link_sets(table: TableInfo, links: tuple[Link, ...]) -> tuple[KeySet, ...]:
 def tag_of(schema: str, table: str, columns: Sequence[IndexColumn], what: str = "unique") -> int:
     """Return the number of an index or foreign key, from table, columns and prefixes."""
     names = sorted(f"{part.name.lower()}({part.length})" for part in columns)
-    return _number(*(text.encode() for text in (what, schema.lower(), table.lower(), *names)))
+    return hash_of(*(text.encode() for text in (what, schema.lower(), table.lower(), *names)))
 
 
 def _parts(table: TableInfo, columns: Sequence[IndexColumn]) -> tuple[tuple[int, Fold], ...]:
-    # In the order of the names, like the tag, whatever order the index has.
-    ordered = sorted(columns, key=lambda part: part.name.lower())
-    return tuple((p.offset, fold_of(table.columns[p.offset], p.length)) for p in ordered)
+    return tuple((p.offset, fold_of(table.columns[p.offset], p.length)) for p in by_name(columns))
+
+
+def by_name(columns: Sequence[IndexColumn]) -> list[IndexColumn]:
+    """Return the columns in the order of their names, like the tag, whatever the index's order."""
+    return sorted(columns, key=lambda part: part.name.lower())
 
 
 def fold_of(column: ColumnInfo, length: int = -1) -> Fold:
@@ -282,6 +292,27 @@ def _cut(value: Any, length: int) -> Any:
     return value if length == -1 else value[:length]
 
 
+class Folding(Enum):
+    """The known properties of a collation's comparison."""
+
+    EXACT = "exact"
+    """It distinguishes all texts that do not end in spaces."""
+    WEIGHED = "weighed"
+    """It may ignore case and accents."""
+    PLAIN = "plain"
+    """The same for printable ASCII, unknown for other characters."""
+    UNKNOWN = "unknown"
+
+
+def folding_of(collation: str) -> Folding:
+    name = collation.lower()
+    if name.endswith("_bin") or name == "binary":
+        return Folding.EXACT
+    if _WEIGHED.fullmatch(name):
+        return Folding.WEIGHED
+    return Folding.PLAIN if _PLAIN_LATIN.fullmatch(name) else Folding.UNKNOWN
+
+
 def _text_fold(collation: str, length: int) -> Fold:
     def exact(value: str) -> bytes | None:
         return str(_cut(value, length)).rstrip(" ").encode("utf-8", "surrogatepass")
@@ -291,16 +322,12 @@ def _text_fold(collation: str, length: int) -> Fold:
         if _PRINTABLE.fullmatch(text):
             return text.lower().encode()
         parts = unicodedata.normalize("NFD", text)
-        letters = "".join([c for c in parts if unicodedata.category(c) != "Mn"])
+        letters = "".join([c for c in parts if unicodedata.category(c) != "Mn"]).rstrip(" ")
         return letters.lower().encode() if _PRINTABLE.fullmatch(letters) else None
 
     def plain(value: str) -> bytes | None:
         text: str = _cut(value, length).rstrip(" ")
         return text.lower().encode() if _PRINTABLE.fullmatch(text) else None
 
-    name = collation.lower()
-    if name.endswith("_bin") or name == "binary":
-        return exact
-    if _WEIGHED.fullmatch(name):
-        return weighed
-    return plain if _PLAIN_LATIN.fullmatch(name) else lambda _: None
+    found = {Folding.EXACT: exact, Folding.WEIGHED: weighed, Folding.PLAIN: plain}
+    return found.get(folding_of(collation), lambda _: None)
