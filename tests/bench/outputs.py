@@ -2,6 +2,8 @@
 
     outputs.delta.commit         the sink: changes merged, versions and checkpoint stored, synced
     outputs.delta.blocks         a task: compacted rows to blocks of Arrow, on one core
+    outputs.delta.lines          the sink, CPU: lines of a change log that are in files of tasks,
+                                 against lines that come as blocks and are written by the sink
     outputs.files.<size>         the sink: batches as the tasks hand them over, savepoint included
     outputs.files.encode.<size>  a task: rows to records, on one core
 
@@ -29,6 +31,7 @@ from drainer.sinks.delta.merging import by_table
 from drainer.sinks.files.sink import FileSink
 from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, answer, event_units
 from drainer.task.events.messages import Messages
+from drainer.task.sql import lake_files
 from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
 from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
@@ -36,11 +39,12 @@ from penstock.ddl import Catalog, plan_ddl
 from penstock.log.files import replace_file
 from penstock.wire.binlog import MutationType
 from tests.bench.rig import Figure
-from tests.kit.opened_sinks import open_lake_sink
+from tests.kit.opened_sinks import open_event_sink, open_lake_sink
 from tests.kit.sink_target import sink_target
-from tests.kit.workloads.sink_stream import Change, LakeStream
+from tests.kit.workloads.sink_stream import Change, ChangeStream, LakeStream, inserts
 
 CHANGES = 20_000
+LINES = 100_000
 ROUNDS = 7
 _TEXT = "x" * 100
 
@@ -72,6 +76,35 @@ def measure_delta(home: Path) -> Iterator[Figure]:
     }
     yield Figure("outputs.delta.commit", min(ours_s), "s", min(bare_s), detail)
     yield Figure("outputs.delta.blocks", min(blocks_s) / CHANGES * 1e6, "us/row")
+    yield from _measure_lines(home)
+
+
+def _measure_lines(home: Path) -> Iterator[Figure]:
+    """Yield the CPU time of a line of a change log in the sink, and in the task beside it."""
+    stream = ChangeStream()
+    cpu_s: dict[int, list[tuple[float, float]]] = {LINES + 1: [], 1: []}
+    url = f"delta://{home}/log?mode=changes&interval=0&optimize=0"
+    with closing(open_event_sink(url, cluster_id=1)) as sink:
+        sink.load_checkpoint()
+        columns = "id INT PRIMARY KEY, k INT, c VARCHAR(120)"
+        stream.ddl(sink, "CREATE DATABASE shop", f"CREATE TABLE t ({columns})")
+        for _ in range(ROUNDS):
+            for rows_min, found in cpu_s.items():
+                lake_files.FILE_ROWS_MIN = rows_min
+                point = stream.point()
+                rows = ((n, n % 7, f"{_TEXT}{n * point.commit_ts}") for n in range(LINES))
+                batch = stream.batch({point.commit_ts: {"t": inserts(*rows)}})
+                (unit,) = event_units(batch, sink.encoding, 1)
+                payload, begun_s = unit.encode(), time.process_time()
+                answered, made_s = answer(payload), time.process_time()
+                sink.put([Messages.decode(answered)], point)
+                found.append((time.process_time() - made_s, made_s - begun_s))
+    best = {key: [min(side) / LINES * 1e6 for side in zip(*found, strict=True)]
+            for key, found in cpu_s.items()}  # fmt: skip
+    (sent, sent_task), (filed, filed_task) = best.values()
+    tasks = {"lines": LINES, "task_us_per_row": round(filed_task, 2),
+             "task_us_per_row_of_blocks": round(sent_task, 2)}  # fmt: skip
+    yield Figure("outputs.delta.lines", filed, "us/row", sent, tasks)
 
 
 def _changes(number: int) -> list[Change]:

@@ -14,6 +14,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
+from drainer.task.sql import lake_files
 from drainer.task.work_unit import Batch
 from penstock.errors import Malformed, NeedsOperator
 from penstock.ts import compose
@@ -70,8 +71,12 @@ class Log(ChangeStream):
         ]
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+@pytest.fixture(params=[5000, 1], ids=["blocks", "files"])
+def log(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Log]:
+    """Return a log whose lines come as blocks, or in files that tasks have written."""
+    monkeypatch.setattr(lake_files, "FILE_ROWS_MIN", request.param)
     made = Log(tmp_path / "lake")
     yield made
     for sink in made.sinks:
@@ -101,8 +106,9 @@ def test_each_change_is_a_line_with_its_kind_and_its_place(log: Log) -> None:
     assert log.reader.states()[two].keys() == {("shop", "t"), ("shop", "u")}
 
 
+@pytest.mark.parametrize("log", [5000], indirect=True)
 def test_two_tables_that_are_one_downstream_have_their_changes_in_commit_order(log: Log) -> None:
-    """Not only by a reader's sort: the lines of a commit are in its file as they were made."""
+    """Not only by a reader's sort: a small commit's lines are in its file as they were made."""
     sink = log.begun()
     stamps = [1000, 1001, 1002]
     held = [

@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from drainer.sinks.delta.lake import Place, text_of
-from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
+from drainer.task.sql.lake_rows import COMES, GOES, OP, Block, LakeFile
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,13 @@ class LakeChanges:
     key: tuple[str, ...]
     pieces: list[pa.Table]
     nulled: Counter[str] = field(default_factory=Counter)
+    files: list[tuple[LakeFile, pa.Schema]] = field(default_factory=list)
+    """The files that tasks have written, with their columns."""
 
     def add(self, later: LakeChanges) -> None:
         self.pieces += later.pieces
         self.nulled += later.nulled
+        self.files += later.files
 
     def rows(self) -> pa.Table:
         return pa.concat_tables(self.pieces, promote_options="default")
@@ -50,7 +53,9 @@ def by_table(blocks: Iterable[Block]) -> list[LakeChanges]:
     made: dict[Place, LakeChanges] = {}
     for block in blocks:
         place = block.schema, block.name
-        changes = LakeChanges(place, block.key, [block.rows], Counter(block.nulled))
+        pieces = [] if block.files else [block.rows]
+        files = [(file, block.rows.schema) for file in block.files]
+        changes = LakeChanges(place, block.key, pieces, Counter(block.nulled), files)
         if (known := made.setdefault(place, changes)) is not changes:
             known.add(changes)
     return list(made.values())

@@ -94,6 +94,7 @@ class LakeSink(RetryingSink):
             with self._locked():
                 stored = self._stored()
                 self._check_mode()
+                self._prepare()
                 self._lake.forget()
                 self._lake.versions = self._versions.last()
                 return stored
@@ -130,6 +131,9 @@ class LakeSink(RetryingSink):
         last = self._ledger.last
         if last is None or last.applying_ts != checkpoint.commit_ts:
             self.save_checkpoint(self._ledger.applying(checkpoint, Checkpoint(0, 0)))
+
+    def _prepare(self) -> None:
+        """Prepare the folder for a run, which holds its lock."""
 
     def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
         self._ddl.run(change, checkpoint.commit_ts)

@@ -19,7 +19,7 @@ The unit names the encoder of its output with the options (`Encoding`).
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise, repeat
@@ -31,7 +31,8 @@ import pyarrow as pa
 from drainer.task.events.messages import Encoder, Message, Messages, RowEvent, StreamEncoder
 from drainer.task.events.topics.destination import BY_TABLE, Destinations, Limit
 from drainer.task.sql import generate
-from drainer.task.sql.lake_rows import change_blocks
+from drainer.task.sql.lake_files import in_files
+from drainer.task.sql.lake_rows import Block, change_blocks
 from drainer.task.sql.rows import row_changes
 from drainer.task.work_unit import (
     Batch,
@@ -72,6 +73,8 @@ class EventUnit:
     tables: Sequence[Target]
     rows: pa.RecordBatch
     is_slice: bool = False
+    start_ts: Sequence[int | None] = ()
+    """Each transaction's, as far as it is known, for an encoding that has them in its messages."""
 
     def encode(self) -> bytes:
         header = {
@@ -79,6 +82,7 @@ class EventUnit:
             "commit_ts": list(self.commit_ts),
             "tables": [(schema, table_text(table)) for schema, table in self.tables],
             "is_slice": self.is_slice,
+            "start_ts": list(self.start_ts),
         }
         return arrow_stream(self.rows, header, MAGIC)
 
@@ -95,6 +99,7 @@ class EventUnit:
                 tables=[(schema, table_of(text)) for schema, text in header["tables"]],
                 rows=rows,
                 is_slice=header["is_slice"],
+                start_ts=header["start_ts"],
             )
 
 
@@ -132,12 +137,15 @@ def _unit(batch: Batch, encoding: Encoding, begin: int, end: int) -> EventUnit:
         pa.concat_arrays(piece) if piece else pa.array([], field.type)
         for piece, field in zip(pieces, _SCHEMA, strict=True)
     ]
+    stamps, starts = batch.commit_ts[begin:end], batch.starts
+    started = stamps if encoding.format == DELTA_CHANGES else ()
     return EventUnit(
         encoding=encoding,
-        commit_ts=batch.commit_ts[begin:end],
+        commit_ts=stamps,
         tables=tables,
         rows=pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA),
         is_slice=batch.displaces,
+        start_ts=[starts[ts].start_ts if ts in starts else None for ts in started],
     )
 
 
@@ -154,8 +162,9 @@ def _columns(each: TableRows, number: int, first: int, stop: int, begin: int) ->
 
 
 def answer(payload: bytes) -> bytes:
-    """Return `Messages` for an `EventUnit`, SQL for a `WorkUnit`; a pure function.
+    """Return `Messages` for an `EventUnit`, SQL for a `WorkUnit`.
 
+    It is a pure function, except that the lines of a lake may be in new files (`lake_files`).
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
     """
     if not payload.startswith(MAGIC):
@@ -172,7 +181,7 @@ def answer(payload: bytes) -> bytes:
 def encoded_messages(unit: EventUnit) -> Messages:
     """Return the messages of a unit, in commit order."""
     if unit.encoding.format == DELTA_CHANGES:
-        blocks = [Message(b) for b in change_blocks(unit.tables, unit.commit_ts, unit.rows)]
+        blocks = [Message(block.encode()) for block in _blocks(unit)]
         return Messages.at([unit.commit_ts[-1]] * len(blocks), blocks)
     encoder = encoder_of(unit.encoding)
     encode = encoder.slice if unit.is_slice else encoder.transaction
@@ -186,6 +195,12 @@ def encoded_messages(unit: EventUnit) -> Messages:
             stamps += repeat(commit_ts, len(made) - len(stamps))
         begin = end
     return Messages.at(stamps, made)
+
+
+def _blocks(unit: EventUnit) -> Iterator[Block]:
+    folder = "" if unit.is_slice else unit.encoding.folder
+    for block in change_blocks(unit.tables, unit.commit_ts, unit.start_ts, unit.rows):
+        yield in_files(block, folder, unit.commit_ts[0]) if folder else block
 
 
 def _events(unit: EventUnit) -> tuple[list[RowEvent], list[int]]:
@@ -231,6 +246,8 @@ class Encoding:
     tombstones: bool = True
     decimals: str = "precise"
     time_zone: str = "+00:00"
+    folder: str = ""
+    """The folder into which tasks write files for a lake; empty: they send all rows."""
 
 
 @lru_cache(maxsize=16)

@@ -23,8 +23,8 @@ statistics cover them, however many columns upstream has:
 An update is two lines, the row before and the row after, named as in Delta's own change data feed.
 Without the row before, readers could not follow a key that changes, or a table without a key. The
 feed's column names are not used, because a table that has one of them cannot have such a feed. A
-message is a block, and has the unit's last commit_ts. The start_ts is not sent; the receiver adds
-it.
+message is a block, and has the unit's last commit_ts. The rows of a large block are in files
+(`lake_files`). Their names are in the block's metadata, and the block has the columns without rows.
 
 A column's type in Arrow, and so in Delta:
 
@@ -51,9 +51,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -172,9 +172,21 @@ OP = "_penstock_op"
 GOES, COMES = 0, 1
 
 
+class LakeFile(NamedTuple):
+    """A Parquet file that no commit names yet; `path` is below the folder of the run."""
+
+    path: str
+    size: int
+    modified_ms: int
+    stats: str
+    """Delta's statistics of the file, as JSON."""
+    first_ts: int
+    """No row is of a transaction with a smaller commit_ts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some changes of one table; `rows` has a column more than the table, see the module."""
+    """Some changes of one table; `rows` has more columns than the table, see the module."""
 
     schema: str
     name: str
@@ -182,10 +194,13 @@ class Block:
     rows: pa.Table
     nulled: Counter[str] = field(default_factory=Counter)
     """The number of values per column that a lake cannot represent."""
+    files: tuple[LakeFile, ...] = ()
+    """The files that have the rows, if `rows` has only their columns."""
 
     def encode(self) -> bytes:
         header = {
             "schema": self.schema, "name": self.name, "key": self.key, "nulled": self.nulled,
+            "files": self.files,
         }  # fmt: skip
         return arrow_stream(self.rows, header)
 
@@ -196,7 +211,8 @@ class Block:
             header = arrow_header(reader.schema)
             rows = reader.read_all().replace_schema_metadata(None)
         key, nulled = tuple(header["key"]), Counter(header["nulled"])
-        return cls(header["schema"], header["name"], key, rows, nulled)
+        files = tuple(LakeFile(*each) for each in header["files"])
+        return cls(header["schema"], header["name"], key, rows, nulled, files)
 
 
 def lake_schema(table: TableInfo) -> pa.Schema:
@@ -297,9 +313,9 @@ class LakeColumns:
             for array, lost in values
         ]
         added = pa.table({OP: pa.array(np.full(count, op, np.int8))})
-        return self.block_of(schema, name, some, added)
+        return self.block_of(schema, name, some, added).encode()
 
-    def block_of(self, schema: str, name: str, values: Values, added: pa.Table) -> bytes:
+    def block_of(self, schema: str, name: str, values: Values, added: pa.Table) -> Block:
         nulled: Counter[str] = Counter()
         for column, (_, lost) in zip(self._names, values, strict=True):
             if lost is not None and (found := int(lost.sum())):
@@ -310,16 +326,16 @@ class LakeColumns:
         names = [*self._names, *(constant for constant, _ in constants), *added.column_names]
         key = (*self._key, *(constant for constant, _ in constants)) if self._key else ()
         rows = pa.Table.from_arrays([*arrays, *added.columns], names=names)
-        return Block(schema, name, key, rows, nulled).encode()
+        return Block(schema, name, key, rows, nulled)
 
 
 COMMIT_TS, SEQ, CHANGE_OP = "_commit_ts", "_seq", "_op"
 COMMIT_TIME, START_TS = "_commit_time", "_start_ts"
 _TIME = pa.timestamp("us", "UTC")
-_IN_BLOCKS = pa.schema(
-    [(COMMIT_TS, pa.int64()), (SEQ, pa.int64()), (CHANGE_OP, pa.string()), (COMMIT_TIME, _TIME)]
-)
-OWN_COLUMNS = pa.schema([*_IN_BLOCKS, (START_TS, pa.int64())])
+OWN_COLUMNS = pa.schema(
+    [(COMMIT_TS, pa.int64()), (SEQ, pa.int64()), (CHANGE_OP, pa.string()), (COMMIT_TIME, _TIME),
+     (START_TS, pa.int64())]
+)  # fmt: skip
 INSERT, DELETE, TRUNCATE = "insert", "delete", "truncate"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 
@@ -344,8 +360,11 @@ def commit_times(commit_ts: Ints) -> pa.Array:
 
 
 def change_blocks(
-    tables: Sequence[tuple[str, TableInfo]], commit_ts: Sequence[int], rows: pa.RecordBatch
-) -> Iterator[bytes]:
+    tables: Sequence[tuple[str, TableInfo]],
+    commit_ts: Sequence[int],
+    start_ts: Sequence[int | None],
+    rows: pa.RecordBatch,
+) -> Iterator[Block]:
     """Yield a block for each table of a unit; its rows are as `EventUnit` has them.
 
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
@@ -355,12 +374,14 @@ def change_blocks(
     kinds = rows.column("kind").to_numpy()
     firsts = first_lines(transactions, kinds)
     stamps = np.asarray(commit_ts, np.int64)[transactions]
+    starts = pa.array(start_ts, pa.int64()).take(rows.column("transaction"))
     bounds = np.searchsorted(of_table, np.arange(len(tables) + 1)).tolist()
     for (schema, table), (begin, end) in zip(tables, pairwise(bounds), strict=True):
-        change_schema(table)
+        wanted = change_schema(table)
         some = slice(begin, end)
-        data = rows.column("row")[some]
-        yield _block(schema, table, kinds[some], data, stamps[some], firsts[some])
+        placed = stamps[some], firsts[some], starts[some]
+        block = _block(schema, table, kinds[some], rows.column("row")[some], placed)
+        yield replace(block, rows=block.rows.select(wanted.names))
 
 
 def first_lines(transactions: Ints, kinds: Ints) -> Ints:
@@ -375,8 +396,9 @@ def first_lines(transactions: Ints, kinds: Ints) -> Ints:
 
 
 def _block(
-    schema: str, table: TableInfo, kinds: Ints, rows: pa.Array, stamps: Ints, firsts: Ints
-) -> bytes:
+    schema: str, table: TableInfo, kinds: Ints, rows: pa.Array, placed: tuple[Ints, Ints, pa.Array]
+) -> Block:
+    stamps, firsts, starts = placed
     columns = LakeColumns(table, written_positions(table))
     had, has = (np.flatnonzero(kinds != k) for k in (MutationType.INSERT, MutationType.DELETE))
     pieces: list[Values] = []
@@ -398,8 +420,9 @@ def _block(
             pa.array(firsts[at] + np.where(is_update, is_after, 0)),
             pa.array(ops.tolist(), pa.string()),
             commit_times(stamps[at]),
+            starts.take(pa.array(at)),
         ],
-        schema=_IN_BLOCKS,
+        schema=OWN_COLUMNS,
     )
     return columns.block_of(schema, table.name, _joined(pieces, pa.array(order)), added)
 

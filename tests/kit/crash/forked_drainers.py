@@ -111,6 +111,7 @@ def _serve() -> None:
     import drainer.sinks.delta.sink
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink
+    import drainer.task.sql.lake_files
     import tests.kit.fakes.local_drainer
     from tests.kit.workloads.bank import Bank
 
@@ -122,6 +123,7 @@ def _serve() -> None:
     )
     assert len({sink.dialect for sink in sinks}) == len(sinks)
     parallel.PARTITION_BYTES_MIN = 200  # The bank's batches are small.
+    drainer.task.sql.lake_files.FILE_ROWS_MIN = 3
     _say(sorted(name for name in failpoints.known if name.startswith("drainer.")))
     banks: dict[str, Bank] = {}
     for line in sys.stdin:

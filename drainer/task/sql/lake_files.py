@@ -1,0 +1,106 @@
+"""Lake files: a task writes the lines of a change log into Parquet files and answers with names.
+
+    the lake's folder/_penstock/incoming/
+      <run>/                   the Drainer makes it when it starts; its tasks write here
+        <random>/part-….parquet
+
+The file is on the disk before the task answers. The Drainer moves it into the folder of its table,
+and then commits the name. The path of the file is random. A task that is lost, or that does the
+work of another task again, therefore leaves a file that no commit names, and never replaces one.
+The Drainer's upkeep removes such files.
+
+A task never creates the folder of the run. If the folder is missing, the task does not see the disk
+that the Drainer sees. If the disk is full or does not answer, the task sends its rows: the Drainer
+then reports the condition and waits until it ends, as for any other write. An executor without
+deltalake also sends its rows.
+
+deltalake writes the files, as the first version of a table that is then discarded. They and their
+statistics are therefore those that it writes for the Drainer.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from drainer.task.sql.lake_rows import Block, LakeFile
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.log.files import sync_folder
+
+FILE_ROWS_MIN = 5000
+"""A block with fewer rows is sent.
+
+With 5,000 lines, both ways take 5.5 µs of CPU a line, of which the Drainer saves 0.8 by files. With
+100,000 lines, the Drainer takes 0.32 instead of 0.63 µs, and the task 0.19 more.
+"""
+_LOG = "_delta_log"
+_NOT_SHARED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def in_files(block: Block, folder: str, first_ts: int) -> Block:
+    """Return a block whose rows are in files, or `block` itself if that is better.
+
+    `first_ts` is the commit_ts of the first transaction that may have rows in it.
+    """
+    if len(block.rows) < FILE_ROWS_MIN:
+        return block
+    try:
+        from deltalake.exceptions import DeltaError  # Most tasks never need it.
+    except ImportError:
+        return block
+    try:
+        files = write_files(Path(folder), block.rows, first_ts)
+    except (DeltaError, OSError):
+        return block
+    return replace(block, rows=block.rows.slice(0, 0), files=tuple(files))
+
+
+def write_files(run: Path, rows: pa.Table, first_ts: int) -> list[LakeFile]:
+    """Write rows into files and sync them; raise `NeedsOperator` if `run` is out of reach."""
+    from deltalake import write_deltalake
+
+    folder = run / secrets.token_hex(16)
+    try:
+        folder.mkdir()
+    except OSError as error:
+        if error.errno not in _NOT_SHARED:
+            raise
+        raise NeedsOperator(
+            f"a Spark task cannot write into the folder {run} of the lake: {error.strerror}",
+            "mount the lake's folder at the same path on every executor, from storage that the"
+            " Drainer also writes to, and let the executors' account write there",
+            Code.SINK_FILE,
+        ) from error
+    try:
+        write_deltalake(folder, rows)
+        entry = folder / _LOG / f"{0:020}.json"
+        actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+        made = [_synced(folder, each["add"], first_ts) for each in actions if "add" in each]
+        sync_folder(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder / _LOG, ignore_errors=True)
+    return made
+
+
+def _synced(folder: Path, added: dict[str, object], first_ts: int) -> LakeFile:
+    name = str(added["path"])
+    descriptor = os.open(folder / name, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    return LakeFile(
+        f"{folder.name}/{name}", size, int(str(added["modificationTime"])), str(added["stats"]),
+        first_ts,
+    )  # fmt: skip
