@@ -76,7 +76,8 @@ class Cluster:
 
     def _drainer(self, name: str, addr: str) -> ServerProcess:
         command = python_module("drainer", "--node-id", name, *self._at)
-        command += ["--addr", addr, "--sink", self.sink_url, *self._drainer_options]
+        sink = self.mariadb.url_without_password if self.mariadb else self.sink_url
+        command += ["--addr", addr, "--sink", sink, *self._drainer_options]
         command += ["--data-dir", str(self.home / name)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 

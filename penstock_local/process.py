@@ -157,7 +157,7 @@ class ServerProcess:
         """Without an `environment` it has that of this process, as of its start."""
         self.command = list(command)
         self.log = log
-        self._environment = environment
+        self.environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -176,11 +176,7 @@ class ServerProcess:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment
             )
         return self
 

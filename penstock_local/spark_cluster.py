@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -23,9 +22,11 @@ from drainer.spark.jvm import use_java
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock_local import FILES
-from penstock_local.process import ServerProcess, free_port, open_local
+from penstock_local.process import ServerProcess, free_port
 
 HOST: Final = "127.0.0.1"
+MEMORY: Final = "spark-master"
+"""The directory from which a restarted master knows its workers and applications."""
 _START_S_MAX: Final = 90.0
 _END_S_MAX: Final = 10.0
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
@@ -36,6 +37,10 @@ _READY: Final = {
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _WORK_DIR: Final = "spark-worker-"
 _DAEMON_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+_MASTER_OPTIONS: Final = (
+    "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={folder}"
+    " -Dspark.master.rest.enabled=false"
+)
 
 
 class SparkServer(ServerProcess):
@@ -53,6 +58,7 @@ class SparkServer(ServerProcess):
             "JAVA_HOME": str(use_java(home / "java")),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JVM,
+            "SPARK_MASTER_OPTS": _MASTER_OPTIONS.format(folder=home / MEMORY),
             "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(home),
             "PYSPARK_PYTHON": sys.executable,
@@ -99,27 +105,21 @@ class SparkServer(ServerProcess):
 
 
 class SparkCluster:
-    """One master and workers of two cores, whose ports stay the same over restarts."""
+    """One master and two workers of two cores; the master's port stays the same over restarts."""
 
-    def __init__(self, home: Path, *, workers: int = 2, memory: str = "2g") -> None:
-        """`memory` is what a worker may give to its executors."""
+    def __init__(self, home: Path) -> None:
         self.home = home
         port, page = free_port(), free_port()
         self.url = f"spark://{HOST}:{port}"
-        self._page = f"http://{HOST}:{page}/json/"
         options = ["--port", str(port), "--webui-port", str(page)]
-        self.master = SparkServer(_MASTER, home, "spark-master", HOST, options)
-        self.workers: list[SparkServer] = []
-        for number in range(1, workers + 1):
-            self.add_worker(f"127.0.0.{number}", memory)
+        self.master = SparkServer(_MASTER, home, MEMORY, HOST, options)
+        self.workers = [self._worker(number) for number in (1, 2)]
 
-    def add_worker(self, host: str, memory: str) -> SparkServer:
-        """Return one more worker, not started."""
-        name = f"{_WORK_DIR}{len(self.workers) + 1}"
-        options = ["--cores", "2", "--memory", memory, "--webui-port", "0"]
+    def _worker(self, number: int) -> SparkServer:
+        name = f"{_WORK_DIR}{number}"
+        options = ["--cores", "2", "--memory", "2g", "--webui-port", "0"]
         options += ["--work-dir", str(self.home / name), self.url]
-        self.workers.append(SparkServer(_WORKER, self.home, name, host, options))
-        return self.workers[-1]
+        return SparkServer(_WORKER, self.home, name, f"127.0.0.{number}", options)
 
     @property
     def servers(self) -> dict[str, ServerProcess]:
@@ -158,11 +158,6 @@ class SparkCluster:
         with contextlib.suppress(psutil.Error):
             return process.cwd().startswith(str(self.home / _WORK_DIR))
         return False
-
-    def workers_alive(self) -> int:
-        """Return how many workers the master knows; raises `OSError` while it does not answer."""
-        with open_local(self._page, timeout_s=5) as answer:
-            return int(json.load(answer)["aliveworkers"])
 
     def drainer_options(self) -> list[str]:
         """Write the sample `standalone.toml` with this cluster's addresses; return its option."""

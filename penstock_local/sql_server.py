@@ -98,8 +98,15 @@ class SqlServer(SqlProcess):
             log=home / "server.log",
         )
 
+    @property
+    def url_without_password(self) -> str:
+        """The server as a sink URL that names the file of its password."""
+        file = quote(str(self.home / "password"))
+        return f"mysql://{self.user}@{self.host}:{self.port}/?password-file={file}"
+
     def _write_users(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "password").write_text(f"{self.password}\n")
         who = f"'{self.user}'@'%'"
         (self.home / "init.sql").write_text(
             f"CREATE USER IF NOT EXISTS {who} IDENTIFIED BY '{self.password}';\n"

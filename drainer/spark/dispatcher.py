@@ -360,7 +360,9 @@ class TaskWatch:
             self._none_since_s, self._report_at_s = now_s, now_s + NO_TASK_REPORTED_AFTER_S
         none_s = now_s - self._none_since_s
         if none_s >= (LOST_S if self._had_tasks else NEVER_S):
-            log.error("%s: starting a new Spark session", self.problem)
+            log.error(
+                "no Spark task was connected for %.0f s: starting a new Spark session", none_s
+            )
             self._begin(now_s)
             return True
         if now_s >= self._report_at_s:

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.kit.servers.fix_drainer import DrainerProcess
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_spark import HarmedCluster
 from tests.kit.wait import eventually
@@ -132,4 +133,67 @@ def test_a_master_that_restarts_without_its_executors_is_asked_for_new_ones(
         drainer.wait_for(r"(?s)starting a new Spark session.*2 in all", 150)
         past(drainer)
     replication.check(drainer)
+    assert drainer.stop() == 0
+
+
+@pytest.mark.fault(
+    "a Spark master that stores its applications is killed and restarted",
+    "the tasks continue without it; restarted, it replaces an executor that is killed; equal",
+    cases="1",
+)
+@pytest.mark.slow
+def test_a_master_that_is_killed_disturbs_no_task_and_returns_with_its_memory(
+    replication: Replication, spark_cluster: HarmedCluster
+) -> None:
+    drainer = replication.start(spark_master=spark_cluster.url, spark_tasks=2, batch_rows_max=300)
+    drainer.wait_for("2 in all", 150)
+    writer = replication.begin(seed=60)
+    with writing_meanwhile(writer):
+        past(drainer)
+        spark_cluster.master.kill()
+        for _ in range(20):
+            past(drainer)
+        spark_cluster.master.start()
+        for _ in range(20):
+            past(drainer)
+        assert drainer.status().details["spark_tasks_lost"] == "0"
+        assert spark_cluster.workers[0].kill_executor()
+        drainer.wait_for(r"is lost, 1 are left(.|\n)*2 in all", 150)
+        past(drainer)
+    replication.check(drainer)
+    assert "new Spark session" not in drainer.log.read_text()
+    assert drainer.stop() == 0
+
+
+@pytest.mark.fault(
+    "a Spark task is frozen in the middle of a batch, and continues after its units were answered",
+    "after 60 s another task answers; the second answer changes nothing; equal",
+    cases="1",
+)
+@pytest.mark.mariadb
+@pytest.mark.slow
+def test_the_units_of_a_frozen_task_are_answered_by_another_and_its_late_answers_change_nothing(
+    replication: Replication, spark_cluster: HarmedCluster, mariadb: MariadbServer
+) -> None:
+    replication.start(mariadb, started=False)
+    drainer = replication.drain_into(
+        mariadb.url_without_password,
+        spark_master=spark_cluster.url,
+        spark_tasks=2,
+        batch_rows_max=300,
+        apply_mode="parallel",
+    )
+    drainer.wait_for("2 in all", 150)
+    writer = replication.begin(seed=61)
+    with writing_meanwhile(writer):
+        past(drainer)
+        (frozen,) = spark_cluster.tasks(spark_cluster.workers[0])
+        frozen.suspend()
+        drainer.wait_for("have waited 60 s for an answer", 150)
+        past(drainer)
+        frozen.resume()
+        for _ in range(20):
+            past(drainer)
+    replication.check(drainer)
+    assert drainer.status().details["spark_tasks"] == "2"
     assert drainer.stop() == 0

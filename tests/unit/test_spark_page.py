@@ -20,7 +20,7 @@ OF_THE_DEMO = ("--node-id", "--addr")
 def of_the_page(program: str) -> list[list[str]]:
     section = PAGE.split("## Spark on a cluster\n")[1].split("\n## ")[0]
     return [
-        shlex.split(line) for line in re.findall(rf"^{program} .*", section, flags=re.MULTILINE)
+        shlex.split(line) for line in re.findall(rf"^{program}\b.*", section, flags=re.MULTILINE)
     ]
 
 
@@ -37,6 +37,11 @@ def test_the_demo_starts_master_and_workers_by_the_commands_of_the_page(tmp_path
     master, worker = of_the_page("spark-class")
     assert shape(cluster.master.command) == shape(master)
     assert master[1].endswith(".Master")
+    (exported,) = of_the_page("export SPARK_MASTER_OPTS")
+    assert cluster.master.environment is not None
+    demos = cluster.master.environment["SPARK_MASTER_OPTS"].split()
+    documented = exported[1].partition("=")[2].split()
+    assert [each.split("=")[0] for each in demos] == [each.split("=")[0] for each in documented]
     for each in cluster.workers:
         assert shape(each.command) == shape(worker)
     assert worker[-1].startswith("spark://")

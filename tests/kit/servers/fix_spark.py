@@ -4,29 +4,25 @@ The workers are at 127.0.0.1 and 127.0.0.2, because Spark speculates on another 
 """
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from penstock_local.spark_cluster import SparkCluster, SparkServer
-
-_MEMORY = "700m"
-"""For one executor of the Drainer's default."""
+from penstock_local.spark_cluster import MEMORY, SparkCluster, SparkServer
 
 
 class HarmedCluster(SparkCluster):
     """A cluster whose parts are killed; two tasks are spread over both workers."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(home, memory=_MEMORY)
 
     def restart_forgetful(self) -> None:
         """Kill master, workers and executors, and start a master and workers without a memory."""
         self.master.kill()
         for worker in self.workers:
             self.kill_worker(worker)
+        shutil.rmtree(self.home / MEMORY)
         self.start()
 
     def kill_worker(self, worker: SparkServer) -> None:
@@ -46,9 +42,14 @@ class HarmedCluster(SparkCluster):
         elif kind == "executor":
             worker.kill_executor()
         else:
-            # A daemon forks a Python process for each task; the last one is a task's.
-            for process in [p for p in worker.below() if "python" in p.name()][-1:]:
+            for process in self.tasks(worker)[-1:]:
                 process.kill()
+
+    def tasks(self, worker: SparkServer) -> list[psutil.Process]:
+        """Return the Python processes of a worker's tasks, which each executor's daemon forks."""
+        pythons = [process for process in worker.below() if "python" in process.name()]
+        daemons = {process.pid for process in pythons} & {process.ppid() for process in pythons}
+        return [process for process in pythons if process.pid not in daemons]
 
 
 @pytest.fixture
