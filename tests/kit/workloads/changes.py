@@ -158,22 +158,24 @@ class Upstream:
 
     def _fits(self, row: Row, at: int | None) -> bool:
         others = [r for i, (_, r) in enumerate(self.rows) if i != at]
-        taken = [self._unique_values(r) for r in others]
-        return not any(v & self._unique_values(row) for v in taken)
+        wanted = unique_values(self.table, row)
+        return not any(wanted & unique_values(self.table, other) for other in others)
 
-    def _unique_values(self, row: Row) -> set[tuple[Any, ...]]:
-        found = set()
-        indexes = [i for i in self.table.indexes if i.unique]
-        if self.table.primary_key is not None and self.table.primary_key not in indexes:
-            indexes.append(self.table.primary_key)
-        for index in indexes:
-            values = [
-                collated(self.table.columns[part.offset], row[part.offset], part.length)
-                for part in index.columns
-            ]
-            if None not in values:
-                found.add((index.id, *values))
-        return found
+
+def unique_values(table: TableInfo, row: Row) -> set[tuple[Any, ...]]:
+    """Return the values that no other row may have, each with the id of its index."""
+    found = set()
+    indexes = [i for i in table.indexes if i.unique]
+    if table.primary_key is not None and table.primary_key not in indexes:
+        indexes.append(table.primary_key)
+    for index in indexes:
+        values = [
+            collated(table.columns[part.offset], row[part.offset], part.length)
+            for part in index.columns
+        ]
+        if None not in values:
+            found.add((index.id, *values))
+    return found
 
 
 def collated(column: ColumnInfo, value: Any, length: int = -1) -> Any:
