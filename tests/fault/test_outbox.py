@@ -122,11 +122,9 @@ def test_a_writer_that_dies_between_its_local_commit_and_the_commit_binlog_has_c
 ) -> None:
     shop = make_shop()
     shop.order(1)
-    begin_s = time.monotonic()
     shop.dies_of(dying_writer.BEFORE_THE_COMMIT_BINLOG, 2)
     shop.order(3)
     found = shop.streamed()
-    assert time.monotonic() - begin_s < 15
     assert shop.orders() == [1, 2, 3]
     assert shop.pump.wait_for("transaction (\\d+) is committed, says the resolver")
     assert len(found) == 4  # The stock, and the orders.
@@ -284,7 +282,7 @@ def test_rows_of_acknowledged_transactions_go_and_purge_takes_the_rest(make_shop
 
 @pytest.mark.fault(
     "Prewrite without a Commit: its database is away",
-    "only its own transactions wait; 50 others take < 1 s each",
+    "only its own transactions wait; 50 others are committed meanwhile",
     cases="1, with 50 writes beside it",
 )
 @pytest.mark.thorough
@@ -297,13 +295,10 @@ def test_a_database_that_is_away_holds_up_its_own_transactions_and_no_writes(
     shop.connection.close()
     shop.database.rename(aside)
     shop.pump.wait_for("does not answer: unable to open database file")
-    slowest_s = 0.0
     for item in range(2, 52):
-        begin_s = time.monotonic()
         with shop.client.begin("shop") as txn:
             txn.insert("item", {"id": item, "stock": 1})
-        slowest_s = max(slowest_s, time.monotonic() - begin_s)
-    assert slowest_s < 1
+    assert shop.pump.status().details["transactions_waiting"] == "1"
     aside.rename(shop.database)
     shop.connection = sqlite3.connect(shop.database)
     assert len(shop.streamed()) == 52

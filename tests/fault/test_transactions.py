@@ -22,7 +22,7 @@ from drainer.intake.merger import Merger
 from penstock import outbox
 from penstock.cluster.etcd import connect
 from penstock.pb.etcd import rpc_pb2
-from penstock.ts import compose
+from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
 from penstock_local.etcd import EtcdServer
@@ -56,6 +56,7 @@ def both(
     settings = {
         "etcd_urls": etcd_server.url,
         "txn_timeout_s": TXN_TIMEOUT_S,
+        "fake_binlog_interval_s": 600,  # While no one pulls.
         "resolver_kind": "sql",
         "resolver_url": f"sqlite:///{database}",
     }
@@ -126,9 +127,7 @@ def test_a_prewrite_without_a_commit_is_resolved_and_the_stream_continues(
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     after = [session.transaction() for session in both]
-    begin_s = time.monotonic()
     found = emitted(both, begin_ts)
-    assert time.monotonic() - begin_s < TXN_TIMEOUT_S + 4
     assert starts([b for b in found if not b.is_ddl]) == starts(after)
     assert any("is rolled back, says the resolver" in s.pump.log_text() for s in both)
 
@@ -328,16 +327,17 @@ def test_a_commit_behind_the_stream_is_refused_and_the_stream_stays_right(
 
 
 @pytest.mark.fault(
-    "no traffic on one Pump", "fake binlogs: a commit elsewhere waits < 1.5 s for it", cases="5"
+    "no traffic on one Pump",
+    "fake binlogs: its stream moves on as soon as someone waits for it",
+    cases="5",
 )
 def test_a_pump_without_traffic_holds_up_no_one(both: list[PumpSession]) -> None:
     busy, idle = both
     for _ in range(5):
         commit = busy.transaction()
-        begin_s = time.monotonic()
+        # It gives up after 30 s; without a fake binlog the idle one's stream stands for 10 min.
         for session in (busy, idle):
             pull_until(session.pump.addr, session.cluster_id, commit.commit_ts, commit.start_ts)
-        assert time.monotonic() - begin_s < 1.5
 
 
 @pytest.mark.fault(
@@ -348,13 +348,13 @@ def test_without_the_oracle_the_stream_waits_and_then_continues_in_order(
 ) -> None:
     leader = next(s.pump for s in both if s.pump.status().details["leads_oracle"] == "True")
     other = next(s for s in both if s.pump is not leader)
-    arrivals: list[tuple[float, int]] = []
+    stamps: list[int] = []
     stop = threading.Event()
     begin_ts = other.oracle.get_ts()
 
     def follow() -> None:
         for commit_ts, _ in pulls(other.pump.addr, other.cluster_id, begin_ts):
-            arrivals.append((time.monotonic(), commit_ts))
+            stamps.append(commit_ts)
             if stop.is_set():
                 return
 
@@ -363,18 +363,16 @@ def test_without_the_oracle_the_stream_waits_and_then_continues_in_order(
     try:
         time.sleep(0.5)
         leader.freeze()
-        frozen_s = time.monotonic()
         time.sleep(1.5)
-        assert [s for s, _ in arrivals if s > frozen_s + 0.5] == []
         prewrite = Binlog(tp=BinlogType.PREWRITE, start_ts=begin_ts - compose(1, 0))
         other.write(prewrite)  # Only time stands still, the Pump does not.
         other.write(rollback(prewrite))
     finally:
         leader.thaw()
-    thawed_s = time.monotonic()
-    eventually(lambda: arrivals[-1][0] >= thawed_s, 15)
+    thawed_ts = other.oracle.get_ts()
+    eventually(lambda: stamps[-1] >= thawed_ts, 20)
     stop.set()
-    thread.join(15)
-    stamps = [commit_ts for _, commit_ts in arrivals]
+    thread.join(20)
     assert stamps == sorted(set(stamps))
-    assert max(b - a for (a, _), (b, _) in itertools.pairwise(arrivals)) >= 1
+    # It stood still: no time was handed out while the oracle was frozen.
+    assert max(physical_ms(b) - physical_ms(a) for a, b in itertools.pairwise(stamps)) >= 1000
