@@ -212,6 +212,11 @@ class Producing:
                 self._producer.poll(_WAIT_S)
                 self.look()
                 self._check_open()
+            except KafkaException as error:
+                if self._is_transactional and error.args[0].code() == _E._STATE:
+                    # Brokers have rejected an earlier message: a commit fails with the reason.
+                    self._producer.commit_transaction(_WAIT_S)
+                raise
 
     def flush(self, timeout_s: float) -> None:
         """Return once the brokers have all sent messages, after those they already had."""
