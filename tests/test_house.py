@@ -138,9 +138,9 @@ def test_the_kit_imports_no_test() -> None:
 SIZES_MAX = {
     # A Spark cluster of the demo and the tests; a replica from before its older segments;
     # digests of the key values that batches touch, by which several are admitted at a time;
-    # files of a lake that tasks write.
-    "lines": 104_906,
-    "lines of code": 75_763,
+    # files of a lake that tasks write; the reason of Kafka's refusal.
+    "lines": 104_910,
+    "lines of code": 75_766,
     "modules": 361,  # A Spark cluster of the demo and the tests; digests and admission.
     "classes": 979,  # Its servers; digests, how they are gathered and folded, and admission.
     "settings": 219,
