@@ -139,8 +139,8 @@ SIZES_MAX = {
     # A Spark cluster of the demo and the tests; a replica from before its older segments;
     # digests of the key values that batches touch, by which several are admitted at a time;
     # files of a lake that tasks write; the reason of Kafka's refusal.
-    "lines": 104_910,
-    "lines of code": 75_766,
+    "lines": 104_911,
+    "lines of code": 75_767,
     "modules": 361,  # A Spark cluster of the demo and the tests; digests and admission.
     "classes": 979,  # Its servers; digests, how they are gathered and folded, and admission.
     "settings": 219,
