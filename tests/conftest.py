@@ -43,7 +43,7 @@ FIXTURES_OF = {
     "kafka": {"kafka_server", "kafka", "fresh_kafka"},
     "mariadb": {"mariadb_server", "mariadb", "mariadb_binlog", "mariadb_new_server", "mariadb_new"},
     "mysql": {"mysql_server", "mysql"},
-    "spark": {"spark_cluster", "drainer_factory"},
+    "spark": {"spark_cluster", "spark_session", "drainer_factory"},
     "tidb": {"tidb_server", "tidb", "tidb_rig"},
     "slow": {"kafka_server", "kafka", "fresh_kafka"},
     "alone": {"tidb_rig"},

@@ -254,6 +254,8 @@ class Spooled:
     digest: bytes
     outline: Outline
     on_release: Callable[[], None] = field(default=lambda: None)
+    pump: str = ""
+    """The Pump that sent it, if it was not read from the relay log."""
 
     def __len__(self) -> int:
         """Return the handle's weight in memory; `size` is the size on disk."""

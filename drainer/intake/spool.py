@@ -208,6 +208,7 @@ class _Writing:
             self._digest.digest(),
             await asyncio.to_thread(outline_in, self._path, self.size),
             lambda: self._spool.released(self._pump),
+            self._pump,
         )
         self._check(spooled)
         if spooled.outline.ddl_job_id > 0:

@@ -34,6 +34,7 @@ A reader without a name reads the binlogs that exist.
 """
 
 from drainer.intake.merge_holder import PumpView
+from drainer.stream.batches import Batch
 from drainer.stream.decoder import Change, Ddl, Transaction
 from drainer.stream.feed import BEGINNING, NOW, ReaderOptions
 from drainer.stream.reader import AsyncReader, Reader
@@ -44,6 +45,7 @@ __all__ = [
     "BEGINNING",
     "NOW",
     "AsyncReader",
+    "Batch",
     "Change",
     "Ddl",
     "EventRule",

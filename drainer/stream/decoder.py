@@ -100,7 +100,7 @@ class Change:
     key: tuple[str, ...] = ()
 
 
-class _RowForm:
+class RowForm:
     """How the rows of one version of a table become changes."""
 
     def __init__(self, schema: str, table: TableInfo) -> None:
@@ -136,16 +136,24 @@ class Changes(Iterable[Change]):
     def __init__(
         self,
         parts: Callable[[], Iterable[list[TableChanges]]],
-        forms: PerTable[_RowForm],
+        forms: PerTable[RowForm],
         spooled: Spooled | None = None,
     ) -> None:
         """`parts` yields all changes from the first on; a large transaction's from its file."""
-        self._parts = parts
+        self._made = parts
         self._forms = forms
         self._spooled = spooled
         self._is_gone = False
 
     def __iter__(self) -> Iterator[Change]:
+        for part in self.parts():
+            for changes in part:
+                if changes.rows:
+                    change = self._forms.of(*changes.target).change
+                    yield from map(change, changes.kinds, changes.rows)
+
+    def parts(self) -> Iterable[list[TableChanges]]:
+        """Return the undecoded changes, a large transaction's slice by slice."""
         spooled = self._spooled
         if spooled is not None and (self._is_gone or not spooled.path.exists()):
             raise NeedsOperator(
@@ -153,11 +161,7 @@ class Changes(Iterable[Change]):
                 "read them before asking for what comes next",
                 Code.READER_MISUSED,
             )
-        for part in self._parts():
-            for changes in part:
-                if changes.rows:
-                    change = self._forms.of(*changes.target).change
-                    yield from map(change, changes.kinds, changes.rows)
+        return self._made()
 
     @property
     def is_large(self) -> bool:
@@ -260,7 +264,7 @@ class Decoder:
         self._ignored_ts = ignored_ts
         self._origins = Origins(start.checkpoint.origins, accepted_gap_ts)
         self._targets = Targets(lookup)
-        self._forms = PerTable(_RowForm)
+        self._forms = PerTable(RowForm)
         self._pumps: Mapping[str, int] = {}
         self.skipped = SkippedTotals({})
 
@@ -346,7 +350,7 @@ class Decoder:
 
     async def _ddl(self, step: DdlStep, start_ts: int, origin: Origin | None) -> Ddl | None:
         self._targets.clear()
-        self._forms = PerTable(_RowForm)
+        self._forms = PerTable(RowForm)
         followed = await self._follow(step)
         if step.is_repeated:
             return None

@@ -30,7 +30,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import grpc
 
@@ -135,8 +135,12 @@ async def open_feed(
     filter: FilterConfig | None,
     tls: Tls | None,
     options: ReaderOptions | None,
+    made: Callable[..., ReaderFeed] | None = None,
 ) -> ReaderFeed:
-    """Connect and start pulling; raise `Retryable` if etcd, oracle or a PD does not answer."""
+    """Connect and start pulling; raise `Retryable` if etcd, oracle or a PD does not answer.
+
+    The feed is `made` by a `ReaderFeed`, or by a class derived from it.
+    """
     begin = _begin(after, name)
     options = options or ReaderOptions()
     if tls is not None:
@@ -154,7 +158,7 @@ async def open_feed(
         schema = await asyncio.to_thread(schema_from_history, source, start.checkpoint)
         folder = await asyncio.to_thread(_spool_folder, options.spool_dir, stack)
         spool = Spool(folder, bytes_max=options.large_bytes)
-        feed = ReaderFeed(
+        feed = (made or ReaderFeed)(
             start,
             spool,
             Registry(etcd),
@@ -209,6 +213,10 @@ def _as_it_is(error: NeedsOperator, ts: int, change: SchemaChange | None) -> Nee
 class ReaderFeed:
     """A reader's source; belongs to one event loop."""
 
+    decoding: ClassVar[type[Decoder]] = Decoder
+    metadata_only: ClassVar[bool] = False
+    """True for a `decoding` that leaves the rows on the Pumps."""
+
     def __init__(
         self,
         start: Reached,
@@ -233,7 +241,7 @@ class ReaderFeed:
         self._membership = ReaderMembership(registry, oracle, name, lambda: self.acknowledged_ts)
         node_id = self._membership.node_id
         self._merger = Merger(checkpoint.commit_ts, options.ignored_ts)
-        who = Who(start.cluster_id, node_id, spool, tls=tls, hints=_HINTS)
+        who = self._who(start.cluster_id, node_id, spool, tls)
         self._pumps = Pumps(
             self._merger, self._membership, who, options.buffer_bytes, checkpoint.pumps
         )
@@ -251,7 +259,7 @@ class ReaderFeed:
         catch_up = None
         if isinstance(source, TidbJobs):
             catch_up = self._jobs.catch_up(source, checkpoint)
-        self.decoder = Decoder(
+        self.decoder = self.decoding(
             start,
             schemas,
             lookup=selection.lookup,
@@ -268,6 +276,10 @@ class ReaderFeed:
         self._problem = ""
         self._is_new = False
         self._is_closed = False
+
+    def _who(self, cluster_id: int, node_id: str, spool: Spool, tls: Tls | None) -> Who:
+        only = self.metadata_only
+        return Who(cluster_id, node_id, spool, tls=tls, metadata_only=only, hints=_HINTS)
 
     async def begin(self) -> None:
         if self._name:
@@ -346,6 +358,9 @@ class ReaderFeed:
 
     def pumps(self) -> list[PumpView]:
         return self._pumps.views()
+
+    def addresses(self) -> dict[str, str]:
+        return self._pumps.addresses()
 
     async def close(self) -> None:
         """Stop everything; `more` returns None from now on."""

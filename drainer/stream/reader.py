@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from drainer.differences import lines
 from drainer.intake.merge_holder import PumpView
-from drainer.stream.decoder import Changes, Committed, Portion, Reached, Transaction
+from drainer.stream.batches import ROWS_MAX, Batch, batches_of
+from drainer.stream.decoder import Changes, Committed, Ddl, Portion, Reached, Transaction
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, open_feed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -192,7 +193,7 @@ class Reader(Cursor):
     One thread reads; any other may close it, and query its state.
     """
 
-    def __init__(self, feed: ReaderFeed, loop: _Loop) -> None:
+    def __init__(self, feed: ReaderFeed, loop: LoopThread) -> None:
         super().__init__(feed)
         self._loop = loop
         self._asked: Future[Portion | None] | None = None
@@ -227,7 +228,7 @@ class Reader(Cursor):
         not possible.
         """
         feed = open_feed(etcd_urls, after=after, name=name, filter=filter, tls=tls, options=options)
-        loop = _Loop()
+        loop = LoopThread()
         try:
             return cls(loop.run(feed), loop)
         except BaseException:
@@ -248,6 +249,17 @@ class Reader(Cursor):
         if found is None:
             raise closed()
         return found
+
+    def batches(
+        self, *, rows_max: int = ROWS_MAX, timeout_s: float | None = None
+    ) -> Iterator[Batch | Ddl]:
+        """Yield batches of Arrow rows, and DDL, in commit order, until the reader is closed.
+
+        A batch has about `rows_max` rows, and fewer if no more have arrived. With `timeout_s` the
+        iteration ends when nothing comes for so long. Raises the errors of `get`, and `Malformed`
+        for a table with a column that has the name of a batch's own columns.
+        """
+        return batches_of(self._next, self._reached, rows_max=rows_max, timeout_s=timeout_s)
 
     def _next(self, timeout_s: float | None) -> Committed | None:
         """Return the next element, or None if the reader is closed; raise `TimeoutError`."""
@@ -300,7 +312,7 @@ class Reader(Cursor):
         self.close()
 
 
-class _Loop:
+class LoopThread:
     """An event loop in a dedicated thread."""
 
     def __init__(self) -> None:

@@ -292,7 +292,7 @@ class Fetcher:
         selection = self._selection(unit.catalog)
         while True:
             try:
-                return encode_made(*statements_of(unit, self._transactions(unit), selection))
+                return encode_made(*statements_of(unit, self.transactions(unit), selection))
             except Away as away:
                 if time.monotonic() > until_s:
                     return encode_away(str(away))
@@ -317,7 +317,8 @@ class Fetcher:
                 self._selections.popitem(last=False)
         return known
 
-    def _transactions(self, unit: FetchUnit) -> Iterator[tuple[int, bytes]]:
+    def transactions(self, unit: FetchUnit) -> Iterator[tuple[int, bytes]]:
+        """Yield the merged binlogs of a unit; raise `Away`, or `NeedsOperator`."""
         calls: list[Any] = []
         try:
             for owner, address in enumerate(unit.addresses):

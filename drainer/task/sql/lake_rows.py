@@ -270,6 +270,17 @@ def _key_positions(table: TableInfo) -> list[int]:
 Values = list[tuple[pa.Array, "Flags | None"]]
 """Each column, with flags for the values that a lake cannot represent, if any."""
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[Any]]
+
+
+class Lines(NamedTuple):
+    """Lines of a change log: the columns, and of each line its change, whether it is an update's
+    second line, and its `_op`."""
+
+    values: Values
+    at: Ints
+    is_second: Ints
+    ops: pa.Array
 
 
 class LakeColumns:
@@ -305,6 +316,23 @@ class LakeColumns:
             made.append((array, lost))
         return made
 
+    def lines(self, kinds: Ints, rows: pa.Array) -> Lines:
+        """Return the lines of a change log: an update's line before precedes its line after."""
+        had, has = (np.flatnonzero(kinds != k) for k in (MutationType.INSERT, MutationType.DELETE))
+        pieces: list[Values] = []
+        if len(had):
+            pieces.append(self.before(kinds[had], rows.take(pa.array(had))))
+        if len(has):
+            pieces.append(self.after(kinds[has], rows.take(pa.array(has))))
+        places = np.concatenate((2 * had, 2 * has + 1))
+        order = np.argsort(places, kind="stable")
+        at, is_after = places[order] // 2, places[order] % 2
+        is_update = kinds[at] == MutationType.UPDATE
+        codes = np.where(is_update, 2 + is_after, is_after).astype(np.int8)
+        ops = pa.DictionaryArray.from_arrays(pa.array(codes), _OPS).cast(pa.string())
+        second = np.where(is_update, is_after, 0)
+        return Lines(_joined(pieces, pa.array(order)), at, second, ops)
+
     def block(
         self, schema: str, name: str, values: Values, begin: int, count: int, op: int
     ) -> bytes:
@@ -339,7 +367,7 @@ OWN_COLUMNS = pa.schema(
 INSERT, DELETE, TRUNCATE = "insert", "delete", "truncate"
 BEFORE, AFTER = "update_preimage", "update_postimage"
 
-Ints = np.ndarray[Any, np.dtype[Any]]
+_OPS = pa.array([DELETE, INSERT, BEFORE, AFTER])
 
 
 def change_schema(table: TableInfo) -> pa.Schema:
@@ -400,31 +428,18 @@ def _block(
 ) -> Block:
     stamps, firsts, starts = placed
     columns = LakeColumns(table, written_positions(table))
-    had, has = (np.flatnonzero(kinds != k) for k in (MutationType.INSERT, MutationType.DELETE))
-    pieces: list[Values] = []
-    if len(had):
-        pieces.append(columns.before(kinds[had], rows.take(pa.array(had))))
-    if len(has):
-        pieces.append(columns.after(kinds[has], rows.take(pa.array(has))))
-    # A row's line before comes right before its line after.
-    places = np.concatenate((2 * had, 2 * has + 1))
-    order = np.argsort(places)
-    at, is_after = places[order] // 2, places[order] % 2
-    is_update = kinds[at] == MutationType.UPDATE
-    ops = np.select(
-        [is_update & (is_after == 0), is_update, is_after == 1], [BEFORE, AFTER, INSERT], DELETE
-    )
+    lines = columns.lines(kinds, rows)
     added = pa.Table.from_arrays(
         [
-            pa.array(stamps[at]),
-            pa.array(firsts[at] + np.where(is_update, is_after, 0)),
-            pa.array(ops.tolist(), pa.string()),
-            commit_times(stamps[at]),
-            starts.take(pa.array(at)),
+            pa.array(stamps[lines.at]),
+            pa.array(firsts[lines.at] + lines.is_second),
+            lines.ops,
+            commit_times(stamps[lines.at]),
+            starts.take(pa.array(lines.at)),
         ],
         schema=OWN_COLUMNS,
     )
-    return columns.block_of(schema, table.name, _joined(pieces, pa.array(order)), added)
+    return columns.block_of(schema, table.name, lines.values, added)
 
 
 def _joined(pieces: Sequence[Values], order: pa.Array) -> Values:

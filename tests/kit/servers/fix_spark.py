@@ -3,14 +3,18 @@
 The workers are at 127.0.0.1 and 127.0.0.2, because Spark speculates on another host only.
 """
 
+import os
 import random
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from drainer.spark.jvm import use_java
 from penstock_local.spark_cluster import MEMORY, SparkCluster, SparkServer
 
 
@@ -57,3 +61,35 @@ def spark_cluster(tmp_path: Path) -> Iterator[HarmedCluster]:
     """A running cluster of the test's own, because the test may kill parts of it."""
     with HarmedCluster(tmp_path / "spark-cluster") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session with two local tasks and the format `penstock`, for all tests of a process."""
+    home = tmp_path_factory.mktemp("spark-session")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(use_java(home)))
+        patch.setenv("PYTHONPATH", os.pathsep.join(each for each in sys.path if each))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        from pyspark.sql import SparkSession
+
+        from penstock.spark import PenstockSource
+
+        builder = SparkSession.builder.master("local[2]").appName("penstock tests")
+        for name, value in _SESSION.items():
+            builder = builder.config(name, value)
+        session = builder.config("spark.sql.warehouse.dir", str(home)).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        session.dataSource.register(PenstockSource)
+        yield session
+        session.stop()
+
+
+_SESSION = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+}
