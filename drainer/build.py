@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from drainer.apply.batches import Fetching, Generation
+from drainer.apply.in_tasks import InTasks
 from drainer.apply.large import LargeTransactions
 from drainer.apply.pipeline import Downstream, Feed, Pipeline, Progress
 from drainer.apply.statements import EachChange
@@ -85,7 +86,7 @@ async def build_active(
     sink, tls, jobs = components.sink, components.security.tls, NotedJobs(source, schema, relay)
     progress = Progress(
         checkpoint,
-        waits_for=sink.waits_for,
+        waits_for=lambda: sink.waits_for() or components.dispatcher.downstream_waits_for,
         ddl_waits_for=jobs.waits_for,
         stand_ins=sink.stand_ins,
         file_counts=sink.file_counts,
@@ -299,7 +300,8 @@ def _of_tables(
             "use mode snapshot for this downstream",
             Code.SETTING_VALUE,
         )
-    return Parallel(generation, sink, thread, connections=config.connections, start=start)
+    kind = InTasks if components.executors_commit else Parallel
+    return kind(generation, sink, thread, connections=config.connections, start=start)
 
 
 async def starting_point(

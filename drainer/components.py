@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from drainer.relay_log.log import RelayLog
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig
-from drainer.settings.targets import MysqlTarget
+from drainer.settings.targets import MYSQL_PASSWORD, MysqlTarget
 from drainer.sinks.opening import SinkThread, open_sink
 from drainer.sinks.protocol import Sink
 from drainer.spark.dispatcher import Dispatcher, watch_tasks
@@ -40,7 +40,7 @@ from drainer.spark.jvm import use_java
 from drainer.task.row_changes import OWN_SCHEMAS
 from drainer.task.row_fetch import FetchSettings
 from drainer.task.selection import Selection
-from drainer.task.work_loop import Bundle
+from drainer.task.work_loop import Bundle, OpensOrders
 from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -136,6 +136,8 @@ class Components:
     security: Security
     executors_fetch: bool = False
     """True if Spark's tasks fetch the rows from the Pumps."""
+    executors_commit: bool = False
+    """True if they also commit the partitions of these rows."""
     relay_log: RelayLog | None = None
     is_upstream_gone: bool = False
     """True if etcd could not be reached in time; `cluster_id` is then the relay log's."""
@@ -156,19 +158,26 @@ async def build_components(
     home = stack.enter_context(Home(config.data_dir))
     java = asyncio.create_task(asyncio.to_thread(use_java, home.path / "java"))
     fetch = fetch_settings(config)
+    commits = None if fetch is None else commit_settings(config)
     os.environ["JAVA_HOME"] = str(await java)
     opening = asyncio.create_task(_open_ends(config, security, stack, stop))
     try:
         await asyncio.wait((opening,), timeout=_SPARK_WAITS_S)
         if opening.done():
             opening.result()
-        dispatcher, task_count = await _start_spark(config, fetch, home, security.tls, stack)
+        dispatcher, task_count = await _start_spark(
+            config, fetch, commits, home, security.tls, stack
+        )
         components = await opening
     finally:
         opening.cancel()
         await asyncio.wait((opening,))
     return components(
-        home=home, dispatcher=dispatcher, task_count=task_count, executors_fetch=fetch is not None
+        home=home,
+        dispatcher=dispatcher,
+        task_count=task_count,
+        executors_fetch=fetch is not None,
+        executors_commit=commits is not None,
     )
 
 
@@ -247,6 +256,7 @@ def _open_relay_log(config: RelayConfig, stack: AsyncExitStack) -> RelayLog | No
 async def _start_spark(
     config: DrainerConfig,
     fetch: FetchSettings | None,
+    commits: OpensOrders | None,
     home: Home,
     tls: Tls | None,
     stack: AsyncExitStack,
@@ -269,7 +279,13 @@ async def _start_spark(
     dispatcher = Dispatcher(spark.host, version=bundle.version, tls=tls)
     await dispatcher.start()
     address = (dispatcher.host, dispatcher.port)
-    job = SparkJob(settings, bundle, address, dispatcher.token, fetch, dispatcher.digest)
+    target = config.downstream
+    secrets = {}
+    if commits is not None and settings.is_local and isinstance(target, MysqlTarget):
+        secrets[MYSQL_PASSWORD] = target.password
+    job = SparkJob(
+        settings, bundle, address, dispatcher.token, fetch, dispatcher.digest, commits, secrets
+    )
     stack.push_async_callback(asyncio.to_thread, job.stop)
     stack.push_async_callback(dispatcher.close)
     job.start()
@@ -359,6 +375,17 @@ def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
         channel_id=syncer.channel_id if syncer.loopback_control else None,
         pem=pem,
     )
+
+
+def commit_settings(config: DrainerConfig) -> OpensOrders | None:
+    """Return the settings with which tasks that fetch rows commit them, None if they must not."""
+    target, parallel = config.downstream, config.apply.mode == "parallel"
+    if not parallel or not isinstance(target, MysqlTarget) or config.apply.connections < 2:
+        return None
+    from drainer.sinks.mysql.task_commits import TaskCommits  # Needs the downstream's driver.
+
+    log.info("executors commit partitions to the downstream")
+    return TaskCommits.into(target)
 
 
 RETRY_S = 2.0

@@ -3,6 +3,7 @@
     HeldBatch    rows ── compacted here, into units ──> tasks: SQL
     FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' current addresses ──> a task:
                  SQL and facts <── or a Pump is unreachable: the unit is made and sent again
+                 the task may also keep the SQL, to commit it (`drainer.apply.in_tasks`)
 
 The schema of a fetched batch is taken when the batch begins, before a later DDL changes it, and
 packed once per version. Its `Facts` are recorded once, when it is committed, however often it was
@@ -14,21 +15,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from drainer.planner import RowsStep
 from drainer.schema.snapshot import SnapshotOrigin, pack
 from drainer.schema.tracker import SchemaTracker
-from drainer.spark.dispatcher import Catalog, Dispatcher
+from drainer.spark.dispatcher import Catalog, Dispatcher, Task
 from drainer.task.compaction import plan_units
-from drainer.task.row_fetch import Away, Facts, FetchUnit, Made, RemoteTransactions, decode_made
+from drainer.task.row_fetch import (
+    Away,
+    Cut,
+    Facts,
+    FetchUnit,
+    Made,
+    RemoteTransactions,
+    decode_cut,
+    decode_made,
+)
 from drainer.task.sql.rows import can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order
 
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+T = TypeVar("T")
 
 
 class Generation:
@@ -99,19 +111,37 @@ class FetchBatch:
 
     async def by_unit(self, generation: Generation) -> Made:
         """Return the batch's SQL; wait for unreachable Pumps without a time limit."""
+        (made, self.facts), _ = await self._answered(generation, decode_made)
+        return made
+
+    async def cut(
+        self, generation: Generation, connections: int, avoids: Collection[Task] = ()
+    ) -> tuple[Cut, Task]:
+        """Let a task cut the batch's SQL for so many connections, and keep it to commit it."""
+        (cut, self.facts), task = await self._answered(
+            generation, decode_cut, connections=connections, avoids=avoids
+        )
+        return cut, task
+
+    async def _answered(
+        self,
+        generation: Generation,
+        decode: Callable[[bytes], T],
+        *,
+        connections: int = 0,
+        avoids: Collection[Task] = (),
+    ) -> tuple[T, Task]:
         catalog = await asyncio.shield(self.catalog)
         while True:
-            unit = self._unit(catalog[0], generation.dialect)
-            answers = await generation.dispatcher.run([unit.encode()], catalog)
+            unit = self._unit(catalog[0], generation.dialect, connections)
+            answer, task = await generation.dispatcher.run_on(unit.encode(), catalog, avoids)
             try:
-                made, self.facts = decode_made(answers.pop())
+                return decode(answer), task
             except Away as away:
                 log.warning("batch %d waits: %s", self.batch_id, away)
                 await asyncio.sleep(_RETRY_S)
-                continue
-            return made
 
-    def _unit(self, catalog: int, dialect: str) -> FetchUnit:
+    def _unit(self, catalog: int, dialect: str, connections: int) -> FetchUnit:
         names = sorted(set(self.remote.pumps))
         places = {name: place for place, name in enumerate(names)}
         addresses = self.fetching.addresses()
@@ -126,6 +156,7 @@ class FetchBatch:
             commit_ts=self.remote.commit_ts,
             owners=[places[name] for name in self.remote.pumps],
             ignored=self.remote.ignored,
+            connections=connections,
         )
 
     def counted(self, step: RowsStep) -> RowsStep:

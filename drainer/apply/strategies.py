@@ -35,17 +35,18 @@ messages, so a crash leaves both or neither. A large transaction is written slic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from drainer.apply.batches import Generation, HeldBatch, RowBatch
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
-from drainer.sinks.protocol import EventSink, PartitionedSink, Partitions, TableSink, cut_by_bytes
+from drainer.sinks.protocol import EventSink, PartitionedSink, TableSink
 from drainer.spark.dispatcher import Dispatcher
 from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
+from drainer.task.partitions import Partitions, arranged
 from drainer.task.work_unit import Statements
 
 Prepared = Callable[[Checkpoint], Coroutine[Any, Any, None]]
@@ -117,10 +118,6 @@ class Snapshot(Strategy):
         self._committed_ts = checkpoint.commit_ts
 
 
-PARTITION_BYTES_MIN = 128 << 10
-"""A smaller partition costs more time for its own commit and fence than it saves."""
-
-
 class Parallel(Strategy):
     """Partitions; an upsert needs no existing row, so none counts as missing."""
 
@@ -158,33 +155,10 @@ class Parallel(Strategy):
         self.partitions_s = tuple(took_s)
 
     def _cut(self, made: list[tuple[bool, Statements]]) -> Partitions:
-        partitions = arranged(made, connections=self._connections, bytes_min=PARTITION_BYTES_MIN)
+        partitions = arranged(made, connections=self._connections)
         if partitions.phases:
             assert partitions.content, "it is computed here, where time does not matter"
         return partitions
-
-
-def arranged(
-    made: Iterable[tuple[bool, Statements]], *, connections: int, bytes_min: int
-) -> Partitions:
-    """Return the SQL of all units in partitions, each with at least `bytes_min` of it.
-
-    SQL that fits into one partition is committed with the checkpoint. The bool with a unit says
-    that its rows can conflict with others.
-    """
-    before: list[bytes] = []
-    rows: list[bytes] = []
-    ordered: list[bytes] = []
-    upserts: list[bytes] = []
-    for meets, each in made:
-        (before if meets else rows).extend(each.deletes)
-        upserts += each.upserts
-        ordered += each.ordered
-    rows += upserts
-    if sum(map(len, before)) + sum(map(len, rows)) < 2 * bytes_min or connections == 1:
-        return Partitions([], before + rows + ordered)
-    phases = [cut_by_bytes(each, connections, bytes_min) for each in (before, rows)]
-    return Partitions([phase for phase in phases if phase], ordered)
 
 
 class Events(Strategy):

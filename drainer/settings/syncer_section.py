@@ -38,6 +38,7 @@ from drainer.settings.targets import (
     DELTA,
     FILE_TYPES,
     KAFKA,
+    MYSQL_PASSWORD,
     MYSQL_TYPES,
     SQLITE,
     TIDB_BINLOG,
@@ -368,7 +369,7 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> Target:
     port = str(to.port or env.get("MYSQL_PORT", "") or 3306)
     host = to.host or env.get("MYSQL_HOST", "127.0.0.1")
     user = to.user or env.get("MYSQL_USER", "root")
-    password = to.password or ("" if to.password_file else env.get("MYSQL_PSWD", ""))
+    password = to.password or ("" if to.password_file else env.get(MYSQL_PASSWORD, ""))
     if to.password and to.password_file:
         raise NeedsOperator(
             "[syncer.to] has both password and password-file",

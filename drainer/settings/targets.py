@@ -33,6 +33,8 @@ from penstock.settings.load import duration_s, size_bytes
 from penstock.settings.setting import out_of_range
 
 SQLITE, KAFKA, DELTA = "sqlite", "kafka", "delta"
+MYSQL_PASSWORD = "MYSQL_PSWD"
+"""The environment variable with the password of the downstream."""
 MYSQL_TYPES, FILE_TYPES = ("mysql", "mariadb", "tidb"), ("file",)
 MIRROR, CHANGES = "mirror", "changes"
 """The modes of a lake: the rows as they are, or a log of every change."""

@@ -45,13 +45,14 @@ class Patience:
         let_go: Callable[[], None],
         passing: Callable[[Exception], str],
         closing: threading.Event | None = None,
+        changed: Callable[[], None] | None = None,
     ) -> None:
         """Prepare; `name` is the downstream's in logs and errors.
 
         `let_go` is called after every failure. `passing` returns the condition that the downstream
         waits for, in the downstream's words, or raises: the error itself if it does not recognize
         it, or its replacement for an error that is not transient. Instances that share `closing`
-        stop waiting together.
+        stop waiting together. `changed` is called when `problem` has changed.
         """
         self._name = name
         self._retry_s_max = retry_s_max
@@ -60,6 +61,7 @@ class Patience:
         self.closing = closing or threading.Event()
         self.using = threading.Lock()
         """Held by the thread that uses the downstream."""
+        self._changed = changed
         self.problem = ""
         """The condition that is waited for; empty while there is no error."""
 
@@ -85,11 +87,12 @@ class Patience:
             began_s = time.monotonic()
             try:
                 made = attempt(is_retried)
-                self.problem = ""
+                self._note("")
                 return made
             except Exception as error:
                 self._let_go()
-                self.problem, failure = self._passing(error), error
+                failure = error
+                self._note(self._passing(error))
             except BaseException:
                 self._let_go()
                 raise
@@ -104,6 +107,12 @@ class Patience:
             log.warning("%s: %s; trying again", self._name, self.problem)
             if self.closing.wait(pause_s):
                 raise Retryable("the sink was closed while it waited", Code.CLOSED) from failure
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            if self._changed is not None:
+                self._changed()
 
 
 LOCK = ".lock"

@@ -24,15 +24,14 @@ rejects a statement of many rows as a whole, with a message that counts: `Data t
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate, count, islice
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from drainer.sinks.checkpoint import Checkpoint, Ledger, OverrideChange
+from drainer.task.partitions import Partitions
 from penstock.errors import NeedsOperator, PenstockError
 from penstock.failpoints import point
 from penstock.refused_inserts import inserted
@@ -80,6 +79,8 @@ ddl_intended = point("drainer.ddl_intended")
 ddl_run = point("drainer.ddl_run")
 """The DDL has run; its checkpoint is not stored."""
 lane_committed = point("drainer.lane_committed")
+partition_changed = point("drainer.partition_changed")
+"""All statements of a partition have run, in the Drainer or in a task."""
 partition_committed = point("drainer.partition_committed")
 table_committed = point("drainer.table_committed")
 """The changes of a batch or of a DDL are committed to one table of a lake."""
@@ -315,42 +316,28 @@ class InDoubt(PenstockError):
     """A queue's commit got no answer, so only the safe form of the batch may follow."""
 
 
-Partition = list[bytes]
-"""SQL statements of one downstream transaction."""
+class Passage(NamedTuple):
+    """The fences under which a task commits partitions: see `begin_partitions`.
 
-
-@dataclass(frozen=True)
-class Partitions:
-    """Consecutive phases of partitions that may run concurrently; then the `last` one.
-
-    While its phase is in progress, a partition may run any number of times, because its statements
-    state the final rows and not changes to them. `last` must run once.
+    `table` is a quoted name; `ts` is the batch's.
     """
 
-    phases: list[list[Partition]]
-    last: Partition
-
-    @cached_property
-    def content(self) -> str:
-        """A hex id unique to this batch and to the way it is cut."""
-        digest = hashlib.blake2b(digest_size=16)
-        for number, statements in self.numbered():
-            digest.update(b"%d %d\n" % (number, len(statements)))
-            for statement in statements:
-                digest.update(b"%d\n" % len(statement))
-                digest.update(statement)
-        return digest.hexdigest()
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.phases))
-
-    def numbered(self) -> Iterator[tuple[int, Partition]]:
-        return zip(count(), (each for phase in self.phases for each in phase), strict=False)
+    table: str
+    cluster_id: int
+    epoch: int
+    ts: int
 
 
 class PartitionedSink(SqlSink):
     """A sink with enough connections to commit partitions concurrently."""
+
+    def begin_partitions(self, count: int, checkpoint: Checkpoint, start: Checkpoint) -> Passage:
+        """Begin a batch of `count` partitions that tasks commit; `apply` ends it.
+
+        All of them run, including those that an earlier run committed, perhaps in another cut.
+        Their statements must allow that.
+        """
+        raise NotImplementedError
 
     def has_begun(self, partitions: Partitions) -> bool:
         """Return whether this batch was the last to start, possibly in an earlier run."""
@@ -367,24 +354,6 @@ class PartitionedSink(SqlSink):
         checkpoint, a replaced Drainer can commit no partition.
         """
         raise NotImplementedError
-
-
-def cut_by_bytes(statements: Sequence[bytes], parts_max: int, bytes_min: int) -> list[Partition]:
-    """Return runs of about equal size, `parts_max` at most, with `bytes_min` at least on average.
-
-    Runs keep neighbouring keys together, so that each connection walks indexes in their order.
-    """
-    total = sum(map(len, statements))
-    if not statements:
-        return []
-    parts = max(1, min(parts_max, total // bytes_min, len(statements)))
-    cuts: list[Partition] = [[] for _ in range(parts)]
-    ends = accumulate(map(len, statements))
-    for statement, end in zip(statements, ends, strict=True):
-        # A large statement goes to the run that contains its middle.
-        middle = end - len(statement) // 2
-        cuts[min(parts - 1, middle * parts // max(1, total))].append(statement)
-    return [each for each in cuts if each]
 
 
 _DELETE = re.compile(r"DELETE FROM (\S.*?) WHERE ")

@@ -13,6 +13,9 @@ With `[security]`, this node's certificate encrypts the connections, as it is at
 dispatcher accepts only a task that presents this run's random token and runs the same code; other
 code could answer differently.
 
+A task that commits keeps the SQL of its unit. `run_on` therefore also returns the task, and `order`
+sends it orders. If the task is lost, its SQL is too: `TaskLost`.
+
 `watch_tasks` detects that no task is connected, reports it, and replaces the session:
 
     a session starts ── no task for 5 s: reported, then every 30 s ── none for 600 s: replaced
@@ -33,7 +36,7 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from drainer.task.row_fetch import CATALOGS_KEPT
@@ -42,7 +45,9 @@ from drainer.task.work_loop import (
     FAILED,
     HEADER,
     HELLO,
+    ORDER,
     RESULT,
+    WAITS,
     WORK,
     code_version,
     digest_of,
@@ -67,21 +72,32 @@ _HINT = "see spark.log in the data-dir: usually an executor without memory or a 
 Catalog = tuple[int, bytes]  # A schema's number and bytes: units refer to it, a task gets it once.
 
 
+class TaskLost(Exception):
+    """The connection to a task has ended before it answered an order."""
+
+
 @dataclass(eq=False, slots=True)
 class _Unit:
     number: int
     payload: bytes
     answer: asyncio.Future[bytes]
     catalog: Catalog | None = None
+    avoids: Collection[Task] = ()
+    answered_by: Task | None = None
     losses: int = 0
-    holders: set[_Task] = field(default_factory=set)
+    holders: set[Task] = field(default_factory=set)
 
 
 @dataclass(eq=False, slots=True)
-class _Task:
+class Task:
+    """The Drainer's end of the connection to one task."""
+
     partition: int
     writer: asyncio.StreamWriter
     units: dict[int, _Unit] = field(default_factory=dict)
+    orders: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    problem: str = ""
+    """The condition that its downstream waits for."""
     catalogs: deque[int] = field(default_factory=lambda: deque(maxlen=CATALOGS_KEPT // 2))
 
     @property
@@ -124,7 +140,7 @@ class Dispatcher:
         self._refusal: NeedsOperator | None = None
         self._answer_timeout_s = answer_timeout_s
         self._server: asyncio.Server | None = None
-        self._tasks: set[_Task] = set()
+        self._tasks: set[Task] = set()
         self._pending: deque[_Unit] = deque()
         self._next_number = 0
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
@@ -164,13 +180,45 @@ class Dispatcher:
         Raises `NeedsOperator` if a task reports that a unit cannot be processed, or if a unit
         crashed several tasks.
         """
-        loop = asyncio.get_running_loop()
-        work = [
-            _Unit(self._next_number + i, payload, loop.create_future(), catalog)
-            for i, payload in enumerate(units)
-        ]
+        work = [self._unit(payload, catalog) for payload in units]
         units.clear()
-        self._next_number += len(work)
+        return await self._run(work)
+
+    async def run_on(
+        self, unit: bytes, catalog: Catalog, avoids: Collection[Task] = ()
+    ) -> tuple[bytes, Task]:
+        """As `run`, for one unit; return the task that answered, too.
+
+        The task is not one of those in `avoids`, unless no other is connected.
+        """
+        work = self._unit(unit, catalog, avoids)
+        (answer,) = await self._run([work])
+        assert work.answered_by is not None
+        return answer, work.answered_by
+
+    async def order(self, task: Task, payload: bytes) -> bytes:
+        """Return a task's answer to an order; raise `TaskLost` if the task is lost before."""
+        if task not in self._tasks:
+            raise TaskLost
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        number, self._next_number = self._next_number, self._next_number + 1
+        task.orders[number] = answer
+        task.writer.write(HEADER.pack(ORDER, number, len(payload)) + payload)
+        return await answer
+
+    @property
+    def downstream_waits_for(self) -> str:
+        """The condition that a task's downstream waits for; empty if no task waits."""
+        return next((task.problem for task in self._tasks if task.problem), "")
+
+    def _unit(
+        self, payload: bytes, catalog: Catalog | None, avoids: Collection[Task] = ()
+    ) -> _Unit:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._next_number += 1
+        return _Unit(self._next_number - 1, payload, answer, catalog, avoids)
+
+    async def _run(self, work: list[_Unit]) -> list[bytes]:
         self._pending.extend(work)
         self._abandon_if_refused()
         self._dispatch()
@@ -230,7 +278,7 @@ class Dispatcher:
 
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> _Task | None:
+    ) -> Task | None:
         async with asyncio.timeout(10):
             kind, partition, length = HEADER.unpack(await reader.readexactly(HEADER.size))
             if kind != HELLO or length > _HELLO_BYTES_MAX:
@@ -245,7 +293,7 @@ class Dispatcher:
         connection = writer.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        task = _Task(partition, writer)
+        task = Task(partition, writer)
         self._tasks.add(task)
         self._refusal = None
         log.info("Spark task %d is connected, %d in all", partition, len(self._tasks))
@@ -269,16 +317,24 @@ class Dispatcher:
             if not unit.answer.done():
                 unit.answer.set_exception(self._refusal)
 
-    async def _listen(self, task: _Task, reader: asyncio.StreamReader) -> None:
+    async def _listen(self, task: Task, reader: asyncio.StreamReader) -> None:
         while True:
             kind, number, length = HEADER.unpack(await reader.readexactly(HEADER.size))
             payload = await reader.readexactly(length)
+            if kind == WAITS:
+                self._note_problem(task, payload.decode("utf-8", "replace"))
+                continue
+            if (order := task.orders.pop(number, None)) is not None:
+                if not order.done():
+                    order.set_result(payload)
+                continue
             unit = task.units.pop(number, None)
             assert unit is not None, f"task {task.partition} answers unit {number} it never had"
             unit.holders.discard(task)
             if not unit.answer.done():
                 unit.payload = b""  # It need not be sent again.
                 if kind == RESULT:
+                    unit.answered_by = task
                     unit.answer.set_result(payload)
                 else:
                     assert kind == FAILED, kind
@@ -292,13 +348,19 @@ class Dispatcher:
                     )
             self._dispatch()
 
+    def _note_problem(self, task: Task, problem: str) -> None:
+        task.problem = problem
+        if problem:
+            log.warning("Spark task %d waits for the downstream: %s", task.partition, problem)
+
     def _dispatch(self) -> None:
         while self._pending:
             unit = self._pending[0]
             if unit.answer.done():
                 self._pending.popleft()
                 continue
-            free = [t for t in self._tasks if t.has_room and t not in unit.holders]
+            others = self._tasks.difference(unit.avoids) or self._tasks
+            free = [t for t in others if t.has_room and t not in unit.holders]
             if not free:
                 return
             task = min(free, key=lambda t: (t.held_bytes, t.partition))
@@ -312,9 +374,12 @@ class Dispatcher:
             task.writer.write(HEADER.pack(WORK, unit.number, len(unit.payload)))
             task.writer.write(unit.payload)
 
-    def _lose(self, task: _Task) -> None:
+    def _lose(self, task: Task) -> None:
         """Requeue the units of a lost task at the front, oldest first."""
         self._tasks.discard(task)
+        for order in task.orders.values():
+            if not order.done():
+                order.set_exception(TaskLost())
         if self._is_closing:
             return
         self.lost_tasks += 1

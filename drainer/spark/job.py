@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from drainer.spark.jvm import (
 )
 from drainer.task import without_pandas
 from drainer.task.row_fetch import FetchSettings
-from drainer.task.work_loop import Bundle, serve_partition
+from drainer.task.work_loop import Bundle, OpensOrders, serve_partition
 from penstock.codes import Code
 from penstock.errors import PenstockError, Retryable
 from penstock.waiting import doubling
@@ -122,18 +122,22 @@ class SparkJob:
         token: str,
         fetch: FetchSettings | None = None,
         digest: str = "",
+        commits: OpensOrders | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; the tasks get the `bundle`, connect to `address` and present `token`.
 
-        With `fetch` they get rows from the Pumps; `digest` is that of the certificate there. These
-        values are in the job's own code, and neither in Spark's configuration nor in its logs.
+        With `fetch` they get rows from the Pumps, with `commits` they write the downstream;
+        `digest` is that of the Drainer's certificate. These values are in the job's own code, and
+        neither in Spark's configuration nor in its logs. The `secrets` are in the environment of
+        the JVM, which only the tasks of a local master inherit.
         """
         self._bundle = bundle
         self._settings = settings
         self._body = functools.partial(
-            serve_partition, *address, token, settings=fetch, digest=digest
+            serve_partition, *address, token, settings=fetch, digest=digest, commits=commits
         )
-        self._jvm = Jvm(settings.output)
+        self._jvm = Jvm(settings.output, secrets)
         self._archive = archive_in(settings.output.parent, os.environ.get("JAVA_HOME", ""))
         self._is_up = False
         self._stopping = threading.Event()

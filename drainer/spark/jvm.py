@@ -141,9 +141,13 @@ class Jvm:
     Its output goes to a file, and the last lines stay in memory.
     """
 
-    def __init__(self, output: Path) -> None:
-        """Open nothing yet; from now on, the loggers of py4j and pyspark write to `output`."""
+    def __init__(self, output: Path, secrets: Mapping[str, str] | None = None) -> None:
+        """Open nothing yet; from now on, the loggers of py4j and pyspark write to `output`.
+
+        The environment of the JVM and of its children also has `secrets`.
+        """
         self.output = output
+        self._secrets = secrets or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._file = RotatingFileHandler(
@@ -183,7 +187,7 @@ class Jvm:
         """Start a JVM with Spark and return its gateway; raise `Retryable` if the JVM ends."""
         with tempfile.TemporaryDirectory() as folder:
             info = Path(folder) / "gateway"
-            self._process = _spawn(spark_conf, info)
+            self._process = _spawn(spark_conf, info, self._secrets)
             assert self._process.stdout is not None
             self._lines.clear()
             copying = threading.Thread(
@@ -239,12 +243,15 @@ class Jvm:
             process.wait()
 
 
-def _spawn(spark_conf: Sequence[tuple[str, str]], info: Path) -> subprocess.Popen[bytes]:
+def _spawn(
+    spark_conf: Sequence[tuple[str, str]], info: Path, secrets: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Run Spark's own script, which knows its class path and the operator's spark-env.sh."""
     home = importlib.import_module("pyspark.find_spark_home")._find_spark_home()
     command = [os.path.join(home, "bin", "spark-submit")]
     for name, value in spark_conf:
         command += ["--conf", f"{name}={value}"]
+    started = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info)}
     return subprocess.Popen(
         [*command, "pyspark-shell"],
         stdin=subprocess.PIPE,
@@ -252,7 +259,7 @@ def _spawn(spark_conf: Sequence[tuple[str, str]], info: Path) -> subprocess.Pope
         stderr=subprocess.STDOUT,
         # A separate session: an interrupt from the keyboard reaches only us, and we end the JVM.
         start_new_session=True,
-        env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info)},
+        env={**os.environ, **secrets, **started},
     )
 
 

@@ -23,6 +23,12 @@ The unit (little-endian; its first bytes are not those of an Arrow stream, see `
 
 The answer is a byte 0 and a text if a Pump could not be reached; else a byte 1, the length of a
 JSON and the JSON of `Facts` with the lengths of the encoded `Statements` that follow it.
+
+**A task that commits** (`connections` above 0) cuts the SQL into partitions. Its answer is a byte 2
+and the same, but the only statements are those of the last transaction, and the JSON states the
+`content` and the number of partitions of each phase. The task keeps the partitions under their
+content until it has committed them. It keeps the SQL of `KEPT_MAX` batches, more than a Drainer has
+in progress, and then drops the oldest.
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ from drainer.differences import Counts, from_lists, to_lists
 from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
 from drainer.task.events.event_unit import answer
+from drainer.task.partitions import Partitions, arranged
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
 from drainer.task.sql.generate import generate
@@ -62,7 +69,9 @@ CATALOGS_KEPT = 8
 """The number of catalogs that a task caches; the Drainer relies on fewer."""
 
 _LENGTH = struct.Struct("<I")
-_AWAY, _MADE = b"\x00", b"\x01"
+_AWAY, _MADE, _CUT = b"\x00", b"\x01", b"\x02"
+KEPT_MAX = 4
+"""The number of batches whose SQL a task keeps."""
 
 Made = list[tuple[bool, Statements]]
 """The SQL of table after table, and whether its rows can conflict with others."""
@@ -114,7 +123,10 @@ class FetchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchUnit:
-    """One batch for one task; `catalog` is the number of the schema with which it is read."""
+    """One batch for one task; `catalog` is the number of the schema with which it is read.
+
+    If `connections` is above 0, the task keeps the SQL and commits it on so many connections.
+    """
 
     batch_id: int
     dialect: str
@@ -126,6 +138,7 @@ class FetchUnit:
     commit_ts: Any
     owners: Any
     ignored: Sequence[int] = ()
+    connections: int = 0
 
     def encode(self) -> bytes:
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
@@ -149,7 +162,7 @@ class FetchUnit:
 
 _HEADER_FIELDS = (
     "batch_id", "dialect", "displaces", "catalog", "cluster_id", "drainer_id", "addresses",
-    "ignored",
+    "ignored", "connections",
 )  # fmt: skip
 
 
@@ -174,9 +187,52 @@ def encode_away(problem: str) -> bytes:
 def encode_made(made: Made, facts: Facts) -> bytes:
     parts = [each.encode() for _, each in made]
     units = [(meets, len(part)) for (meets, _), part in zip(made, parts, strict=True)]
+    return _encoded(_MADE, facts, {"units": units}, parts)
+
+
+def _encoded(kind: bytes, facts: Facts, more: dict[str, Any], parts: Iterable[bytes]) -> bytes:
     seen = {"rows": facts.rows, "kinds": facts.kinds, "skipped": to_lists(facts.skipped)}
-    header = json.dumps({**seen, "units": units}).encode()
-    return b"".join([_MADE, _LENGTH.pack(len(header)), header, *parts])
+    header = json.dumps(seen | more).encode()
+    return b"".join([kind, _LENGTH.pack(len(header)), header, *parts])
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The partitions that a task keeps, and the statements of the last transaction.
+
+    `content` identifies the partitions; a batch of little SQL has none.
+    """
+
+    content: str
+    phases: Sequence[int]
+    last: list[bytes]
+
+    @property
+    def count(self) -> int:
+        return sum(self.phases)
+
+
+def encode_cut(work: Partitions, facts: Facts) -> bytes:
+    phases = [len(phase) for phase in work.phases]
+    more = {"content": work.content if work.phases else "", "phases": phases}
+    return _encoded(_CUT, facts, more, [Statements(ordered=work.last).encode()])
+
+
+def decode_cut(data: bytes) -> tuple[Cut, Facts]:
+    """Decode the answer of a task that commits; raise `Away`, or `Malformed`."""
+    if data.startswith(_AWAY):
+        raise Away(data[1:].decode("utf-8", "replace"))
+    with reading("answer of a task"):
+        header, at = _json(data, 1)
+        last = Statements.decode(memoryview(data)[at:]).ordered
+        cut = Cut(header.pop("content"), header.pop("phases"), last)
+        return cut, _facts(header)
+
+
+def _facts(header: dict[str, Any]) -> Facts:
+    header["skipped"] = Counts(from_lists(header["skipped"]))
+    header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
+    return Facts(**header)
 
 
 def decode_made(data: bytes) -> tuple[Made, Facts]:
@@ -189,9 +245,7 @@ def decode_made(data: bytes) -> tuple[Made, Facts]:
         for meets, length in header.pop("units"):
             made.append((bool(meets), Statements.decode(view[at : at + length])))
             at += length
-        header["skipped"] = Counts(from_lists(header["skipped"]))
-        header["kinds"] = {int(kind): count for kind, count in header["kinds"].items()}
-        return made, Facts(**header)
+        return made, _facts(header)
 
 
 def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:
@@ -276,6 +330,8 @@ class Fetcher:
         self._channels: dict[str, Any] = {}
         self._catalogs: OrderedDict[int, bytes] = OrderedDict()
         self._selections: OrderedDict[int, Selection] = OrderedDict()
+        self.kept: OrderedDict[str, Partitions] = OrderedDict()
+        """The partitions that are to be committed, by their content."""
 
     def keep(self, number: int, catalog: bytes) -> None:
         """Store a catalog and drop the oldest; called from the receiving thread."""
@@ -292,11 +348,24 @@ class Fetcher:
         selection = self._selection(unit.catalog)
         while True:
             try:
-                return encode_made(*statements_of(unit, self.transactions(unit), selection))
+                made, facts = statements_of(unit, self.transactions(unit), selection)
             except Away as away:
                 if time.monotonic() > until_s:
                     return encode_away(str(away))
                 time.sleep(_PAUSE_S)
+            else:
+                return self._kept(unit, made, facts)
+
+    def _kept(self, unit: FetchUnit, made: Made, facts: Facts) -> bytes:
+        if not unit.connections:
+            return encode_made(made, facts)
+        work = arranged(made, connections=unit.connections)
+        if work.phases:
+            self.kept[work.content] = work
+            self.kept.move_to_end(work.content)
+            while len(self.kept) > KEPT_MAX:
+                self.kept.popitem(last=False)
+        return encode_cut(work, facts)
 
     def _selection(self, number: int) -> Selection:
         known = self._selections.get(number)

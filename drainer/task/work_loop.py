@@ -10,11 +10,16 @@ One connection per task, encrypted with `[security]` (`Line`), frames in both di
     RESULT  task -> Drainer   number: the unit             payload: its answer
     FAILED  task -> Drainer   number: the unit             payload: JSON {"problem", "hint"}
     CATALOG Drainer -> task   number: of the catalog       payload: a schema snapshot
+    ORDER   Drainer -> task   number: the order            payload: an order to commit
+    WAITS   task -> Drainer   number: 0                    payload: why its downstream waits
 
 A unit may also be a `FetchUnit`; the catalog that it names was sent earlier on the same connection.
 A unit's answer depends only on the unit. It does not matter which task processes it, how often, or
 whether an earlier answer was lost. The end of the connection ends the task. A Drainer of another
 version closes the connection immediately.
+
+A task that commits (`Orders`) keeps the SQL of a unit and commits it when it is ordered to, in a
+second thread, while the first processes the next unit. The answer to an order is a RESULT.
 
 With `[security]`, the Drainer serves its tasks with its own certificate. A task knows the digest of
 that certificate and accepts no other. An executor therefore needs no files, and no name must match.
@@ -43,13 +48,13 @@ import ssl
 import struct
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from drainer.task.events.event_unit import answer
 from penstock import __version__
@@ -58,6 +63,7 @@ from penstock.errors import NeedsOperator
 from penstock.http2.client.tls_end import TlsEnd
 
 if TYPE_CHECKING:
+    from drainer.task.partitions import Partitions
     from drainer.task.row_fetch import FetchSettings
 
 _PACKAGES = ("drainer", "penstock")
@@ -120,13 +126,14 @@ def digest_of(certificate: bytes | None) -> str:
 
 
 class Line:
-    """One connection; one thread may read while another sends."""
+    """One connection; one thread may read while others send."""
 
     def __init__(self, connection: socket.socket, digest: str = "") -> None:
         """Shake hands if `digest` is set; raise `OSError`, also for a different certificate."""
         self._connection = connection
         self._end: TlsEnd | None = None
         self._ahead = bytearray()
+        self._sending = threading.Lock()
         if not digest:
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -137,11 +144,12 @@ class Line:
             raise ConnectionRefusedError("what answers at the Drainer's address is not the Drainer")
 
     def send(self, *pieces: bytes) -> None:
-        if self._end is None:
-            for piece in pieces:
-                self._connection.sendall(piece)
-        else:
-            self._connection.sendall(self._end.encrypt(pieces))
+        with self._sending:
+            if self._end is None:
+                for piece in pieces:
+                    self._connection.sendall(piece)
+            else:
+                self._connection.sendall(self._end.encrypt(pieces))
 
     def read(self, length: int) -> bytes | None:
         """Return exactly `length` bytes, or None if the connection ends first."""
@@ -172,11 +180,35 @@ class Line:
 
 
 HEADER = struct.Struct("<BQQ")
-HELLO, WORK, RESULT, FAILED, CATALOG = range(5)
+HELLO, WORK, RESULT, FAILED, CATALOG, ORDER, WAITS = range(7)
 _CONNECT_TIMEOUT_S = 30
 
 Answer = Callable[[bytes], bytes]
 Keep = Callable[[int, bytes], None]
+
+
+class Orders(Protocol):
+    """A task's connections to the downstream.
+
+    `check` raises `NeedsOperator` if the task has no password for a connection. `commit` obeys one
+    order and raises nothing; `close` ends it from another thread.
+    """
+
+    report: Callable[[str], None]
+    """Called with the condition that the downstream waits for, empty once that has passed."""
+
+    def check(self) -> None: ...
+
+    def commit(self, order: bytes) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class OpensOrders(Protocol):
+    """Settings of a task that commits; `kept` has the partitions by their content."""
+
+    def open(self, kept: MutableMapping[str, Partitions], partition: int) -> Orders:
+        """Return connections that are not open yet."""
 
 
 def serve_partition(
@@ -186,10 +218,12 @@ def serve_partition(
     partitions: Iterator[int],
     settings: FetchSettings | None = None,
     digest: str = "",
+    commits: OpensOrders | None = None,
 ) -> None:
     """Run as one task of the resident Spark job until the Drainer closes the connection.
 
-    With `settings` it can fetch rows from the Pumps; `digest` is that of the Drainer's certificate.
+    With `settings` it can fetch rows from the Pumps, with `commits` also write the downstream;
+    `digest` is that of the Drainer's certificate.
     """
     for partition in partitions:
         if settings is None:
@@ -199,7 +233,17 @@ def serve_partition(
         from drainer.task.row_fetch import Fetcher
 
         fetcher = Fetcher(settings)
-        serve((host, port), token, partition, fetcher.answer, fetcher.keep, digest)
+        if commits is None:
+            serve((host, port), token, partition, fetcher.answer, fetcher.keep, digest)
+            continue
+        orders = commits.open(fetcher.kept, partition)
+        checked = partial(_answer_checked, orders, fetcher.answer)
+        serve((host, port), token, partition, checked, fetcher.keep, digest, orders)
+
+
+def _answer_checked(orders: Orders, answer: Answer, payload: bytes) -> bytes:
+    orders.check()  # With the first batch, even if it is too small to be committed here.
+    return answer(payload)
 
 
 def serve(
@@ -209,10 +253,11 @@ def serve(
     answer: Answer,
     keep: Keep | None = None,
     digest: str = "",
+    orders: Orders | None = None,
 ) -> None:
     """Connect and answer units until the connection ends; raise `OSError` if none is made.
 
-    Units that contain their rows need no `keep` for catalogs.
+    Units that contain their rows need no `keep` for catalogs. With `orders` it also commits.
     """
     with socket.create_connection(address, timeout=_CONNECT_TIMEOUT_S) as connection:
         line = Line(connection, digest)
@@ -223,8 +268,11 @@ def serve(
         line.send(HEADER.pack(HELLO, partition, len(hello)) + hello)
         # One unit is received while another is processed, so that the next is ready immediately.
         units: queue.Queue[tuple[int, bytes] | None] = queue.Queue(maxsize=1)
-        reader = threading.Thread(target=_receive, args=(line, units, keep), daemon=True)
+        ordered: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        reader = threading.Thread(target=_receive, args=(line, units, keep, ordered), daemon=True)
         reader.start()
+        if orders is not None:
+            threading.Thread(target=_obey, args=(line, ordered, orders), daemon=True).start()
         while (unit := units.get()) is not None:
             number, payload = unit
             try:
@@ -241,26 +289,49 @@ def serve(
                 break
         with suppress(OSError):  # The other side may have closed it.
             connection.shutdown(socket.SHUT_RDWR)
+        if orders is not None:
+            orders.close()
         while reader.is_alive():
             with suppress(queue.Empty):
                 units.get_nowait()
             reader.join(timeout=0.05)
 
 
-def _receive(line: Line, units: queue.Queue[tuple[int, bytes] | None], keep: Keep | None) -> None:
+def _obey(line: Line, ordered: queue.SimpleQueue[tuple[int, bytes] | None], orders: Orders) -> None:
+    def report(problem: str) -> None:
+        with suppress(OSError):
+            text = problem.encode()
+            line.send(HEADER.pack(WAITS, 0, len(text)), text)
+
+    orders.report = report
+    while (order := ordered.get()) is not None:
+        reply = orders.commit(order[1])
+        with suppress(OSError):  # The Drainer has gone: the fence tells the next one.
+            line.send(HEADER.pack(RESULT, order[0], len(reply)), reply)
+
+
+def _receive(
+    line: Line,
+    units: queue.Queue[tuple[int, bytes] | None],
+    keep: Keep | None,
+    ordered: queue.SimpleQueue[tuple[int, bytes] | None],
+) -> None:
     try:
         while (header := line.read(HEADER.size)) is not None:
             kind, number, length = HEADER.unpack(header)
-            assert kind in (WORK, CATALOG), kind
+            assert kind in (WORK, CATALOG, ORDER), kind
             payload = line.read(length)
             if payload is None:
                 break
             if kind == CATALOG:
                 if keep is not None:
                     keep(number, payload)
-                continue
-            units.put((number, payload))
+            elif kind == ORDER:
+                ordered.put((number, payload))
+            else:
+                units.put((number, payload))
     finally:
+        ordered.put(None)
         units.put(None)
 
 

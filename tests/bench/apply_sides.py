@@ -34,12 +34,12 @@ from typing import TypeVar
 import psutil
 import pyarrow as pa
 
-from drainer.apply.strategies import PARTITION_BYTES_MIN, arranged
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import PartitionedSink, Partitions, TableSink
+from drainer.sinks.protocol import PartitionedSink, TableSink
 from drainer.task.compaction import plan_units
+from drainer.task.partitions import PARTITION_BYTES_MIN, Partitions, arranged
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rows import can_meet_others

@@ -35,6 +35,7 @@ KILLED = -9
 LEDGER = {"seed": 5, "transactions": 60, "large_each": 20}
 ELSEWHERE = {
     "drainer.lane_committed": "statements",
+    "drainer.partition_changed": "parallel",
     "drainer.partition_committed": "parallel",
     "drainer.ddl_intended": "mysql",
     "drainer.table_committed": "a lake",

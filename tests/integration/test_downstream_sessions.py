@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
-from drainer.sinks.protocol import Partitions, RowStatement, Split, SqlSink
+from drainer.sinks.protocol import RowStatement, Split, SqlSink
+from drainer.task.partitions import Partitions
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
 from penstock.ts import compose

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.strategies import arranged
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql import side_connections
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
-from drainer.sinks.protocol import Partitions, RowStatement, Split
+from drainer.sinks.protocol import RowStatement, Split
 from drainer.task.compaction import plan_units
+from drainer.task.partitions import Partitions, arranged
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.rows import apply_key, can_meet_others

@@ -37,7 +37,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,7 @@ from drainer.sinks.patience import Patience
 from drainer.sinks.protocol import Refused
 from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT, SqlTls
 
 TIDB_VARIABLES = (
@@ -127,6 +128,7 @@ _PASSING = TIDB_PASSING | {
 }  # fmt: skip
 
 _CONNECT_TIMEOUT_S = 10
+_PACKET_SPARE_BYTES = 1024
 
 OWN_ENGINE = "ENGINE=InnoDB"
 """The engine of our own tables: a server's default may be an engine without transactions."""
@@ -178,20 +180,31 @@ class MysqlSession:
     """A connection for one thread at a time; another thread may call `close`."""
 
     def __init__(
-        self, target: MysqlTarget, *, retry_s_max: float, closing: threading.Event
+        self,
+        target: MysqlTarget,
+        *,
+        retry_s_max: float,
+        closing: threading.Event,
+        changed: Callable[[], None] | None = None,
+        mark_from: int = 0,
     ) -> None:
-        """Do not connect yet; `closing` ends the waits of all sessions that share it."""
+        """Do not connect yet; `closing` ends the waits of all sessions that share it.
+
+        `changed` is called when `problem` has changed. `mark_from` keeps the marks of processes
+        apart, so that none waits for another's.
+        """
         self._target = target
         self._connection: Connection | None = None
         # A transaction that was open ends with its connection, whatever happened to it.
         self._patience = Patience(
             f"downstream {target.name}",
             retry_s_max=retry_s_max,
-            let_go=self._disconnect,
+            let_go=self.disconnect,
             passing=self._passing,
             closing=closing,
+            changed=changed,
         )
-        self._number = next(_session_numbers)
+        self._number = mark_from + next(_session_numbers)
         self.packet_bytes_max = 0
         self.is_tidb = target.is_tidb
         """True for a TiDB, as far as is known: a server reports its kind when it is reached."""
@@ -258,7 +271,19 @@ class MysqlSession:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _disconnect(self) -> None:
+    def check_sizes(self, statements: Sequence[str | bytes]) -> None:
+        """Raise `NeedsOperator` for a statement that is above the server's limit."""
+        largest = max(map(len, statements), default=0)
+        if largest + _PACKET_SPARE_BYTES > self.packet_bytes_max:
+            raise NeedsOperator(
+                f"a statement of {largest} bytes does not fit into the downstream's"
+                f" max_allowed_packet of {self.packet_bytes_max}",
+                "raise max_allowed_packet on the downstream; a single row can be that large",
+                Code.ROW_TOO_LARGE,
+            )
+
+    def disconnect(self) -> None:
+        """Close the connection; the next attempt opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(pymysql.err.MySQLError, OSError):

@@ -56,14 +56,15 @@ from drainer.sinks.protocol import (
     ForeignKey,
     InDoubt,
     Missed,
-    Partition,
-    Partitions,
+    Passage,
     RowStatement,
     Split,
     Transaction,
     lane_committed,
+    partition_changed,
     partition_committed,
 )
+from drainer.task.partitions import Partition, Partitions
 from penstock.codes import Code
 
 
@@ -128,11 +129,11 @@ log = logging.getLogger(__name__)
 class Fences:
     """The rows that keep a replaced Drainer from committing partitions."""
 
-    def __init__(self, table: str, cluster_id: int) -> None:
-        """Do not connect yet; `table` is a quoted name."""
+    def __init__(self, table: str, cluster_id: int, epoch: int = 0) -> None:
+        """Do not connect yet; `table` is a quoted name, `epoch` 0 until `take`."""
         self._table = table
         self._cluster_id = cluster_id
-        self._epoch = 0
+        self._epoch = epoch
         self.is_taken = False
         """True once the transaction of `take` is committed."""
 
@@ -167,6 +168,9 @@ class Fences:
             return bool(one(connection, asked)[0] == work.count)
         return False
 
+    def passage(self, ts: int) -> Passage:
+        return Passage(self._table, self._cluster_id, self._epoch, ts)
+
     @staticmethod
     @contextmanager
     def _perhaps_missing() -> Iterator[None]:
@@ -176,16 +180,10 @@ class Fences:
             if code_of(error) != ER.NO_SUCH_TABLE:
                 raise
 
-    def begin(self, connection: Connection, work: Partitions, ts: int, *, resumes: bool) -> None:
-        """Prepare the rows for the batch at `ts`, within the transaction that begins it.
-
-        `resumes` says that the checkpoint marks the batch as in progress: the rows are valid then.
-        """
-        if resumes and self.hold(connection, work):
-            return
+    def begin(self, connection: Connection, content: str, count: int, ts: int) -> None:
+        """Prepare the rows for the batch at `ts`, within the transaction that begins it."""
         rows = ",".join(
-            f"({self._cluster_id},{part},{self._epoch},0,'{work.content}')"
-            for part in range(work.count)
+            f"({self._cluster_id},{part},{self._epoch},0,'{content}')" for part in range(count)
         )
         connection.query(
             f"INSERT INTO {self._table} VALUES {rows} ON DUPLICATE KEY UPDATE"  # noqa: S608
@@ -238,9 +236,12 @@ class Fences:
 class SideConnections:
     """The connections beside the sink's main connection; opened when they are first needed."""
 
-    def __init__(self, new_session: Callable[[], MysqlSession], fences: Fences) -> None:
+    def __init__(
+        self, new_session: Callable[[], MysqlSession], fences: Fences | None = None
+    ) -> None:
+        """Partitions need `fences`."""
         self._new_session = new_session
-        self._fences = fences
+        self.fences = fences
         self.sessions: list[MysqlSession] = []
 
     def _opened(self, count: int) -> list[MysqlSession]:
@@ -288,44 +289,36 @@ class SideConnections:
             ]
         return Missed().add(each.result() for each in running)
 
-    def run_partitions(
-        self, work: Partitions, ts: int, check: Callable[[Partition], None]
-    ) -> list[float]:
+    def run_partitions(self, work: Partitions, ts: int) -> list[float]:
         """Run phase after phase; return each partition's seconds.
 
-        `check` is called in each transaction. A failure is raised once no partition of its phase is
-        running any more.
+        A failure is raised once no partition of its phase is running any more.
         """
         took_s: list[float] = []
         for phase in work.phases:
             sessions = self._opened(len(phase))
             with ThreadPoolExecutor(len(phase), thread_name_prefix="partition") as pool:
                 running = [
-                    pool.submit(self._commit, session, len(took_s) + i, partition, ts, check)
+                    pool.submit(self._commit, session, len(took_s) + i, partition, ts)
                     for i, (session, partition) in enumerate(zip(sessions, phase, strict=True))
                 ]
             took_s += [each.result() for each in running]
         return took_s
 
-    def _commit(
-        self,
-        session: MysqlSession,
-        part: int,
-        statements: Partition,
-        ts: int,
-        check: Callable[[Partition], None],
-    ) -> float:
-        began_s = time.monotonic()
+    def _commit(self, session: MysqlSession, part: int, statements: Partition, ts: int) -> float:
+        began_s, fences = time.monotonic(), self.fences
+        assert fences is not None
 
         def attempt(connection: Connection, retried: bool) -> None:
             connection.begin()
-            if not self._fences.pass_through(connection, part, ts):
+            if not fences.pass_through(connection, part, ts):
                 connection.rollback()
                 log.info("partition %d of the batch at %d was committed before", part, ts)
                 return
-            check(statements)
+            session.check_sizes(statements)
             for statement in statements:
                 run(connection, statement)
+            partition_changed()
             connection.commit()
             partition_committed()
 

@@ -59,7 +59,7 @@ from drainer.sinks.protocol import (
     ForeignKey,
     Missed,
     PartitionedSink,
-    Partitions,
+    Passage,
     Split,
     Transaction,
     checkpoint_stored,
@@ -69,9 +69,9 @@ from drainer.sinks.protocol import (
     transaction_begun,
     transaction_committed,
 )
+from drainer.task.partitions import Partitions
 from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from drainer.task.sql.literals import MYSQL
-from penstock.codes import Code
 from penstock.ddl.catalog import drops_several
 from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import NeedsOperator
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PACKET_SPARE_BYTES = 1024
 _DONE, _UNKNOWN = DdlProgress.DONE, DdlProgress.UNKNOWN
 
 
@@ -164,7 +163,7 @@ class MysqlSink(PartitionedSink):
         def work(connection: Connection) -> None:
             with closing(slices()) as lists:
                 for statements in lists:
-                    self._check_sizes(statements)
+                    self._session.check_sizes(statements)
                     if statements and is_between:
                         self._fences.forget(connection)
                     for statement in statements:
@@ -190,7 +189,7 @@ class MysqlSink(PartitionedSink):
         last = Missed()
 
         def work(connection: Connection) -> None:
-            self._check_sizes([statement.sql for statement in split.last])
+            self._session.check_sizes([statement.sql for statement in split.last])
             last.forget()  # Rows that an earlier attempt missed.
             run_rows(connection, split.last, None if split.safe else last)
 
@@ -209,16 +208,30 @@ class MysqlSink(PartitionedSink):
             resumes = last is not None and last.applying_ts == ts
 
             def begin(connection: Connection) -> None:
-                self._fences.begin(connection, partitions, ts, resumes=resumes)
+                # The rows are valid if the checkpoint marks the batch as in progress.
+                if not (resumes and self._fences.hold(connection, partitions)):
+                    self._fences.begin(connection, partitions.content, partitions.count, ts)
 
-            self._session.retrying(lambda connection, _: self._fences.create(connection))
-            self._commit(begin, self._ledger.applying(checkpoint, start))
-            took_s = self._side.run_partitions(partitions, ts, self._check_sizes)
+            self._begin(begin, checkpoint, start)
+            took_s = self._side.run_partitions(partitions, ts)
         self.apply(partitions.last, checkpoint)
         return took_s
 
+    def begin_partitions(self, count: int, checkpoint: Checkpoint, start: Checkpoint) -> Passage:
+        def begin(connection: Connection) -> None:
+            self._fences.begin(connection, "", count, checkpoint.commit_ts)
+
+        self._begin(begin, checkpoint, start)
+        return self._fences.passage(checkpoint.commit_ts)
+
+    def _begin(
+        self, begin: Callable[[Connection], None], checkpoint: Checkpoint, start: Checkpoint
+    ) -> None:
+        self._session.retrying(lambda connection, _: self._fences.create(connection))
+        self._commit(begin, self._ledger.applying(checkpoint, start))
+
     def _queue_begins(self, connection: Connection, transaction: Transaction, queue: int) -> None:
-        self._check_sizes([statement.sql for statement in transaction])
+        self._session.check_sizes([statement.sql for statement in transaction])
         if self._session.is_tidb:
             self._fences.lock_queue(connection, queue)
             self._ledger.check(self._stored(connection, ""))
@@ -431,13 +444,3 @@ class MysqlSink(PartitionedSink):
             return ""
         text = spelled(connection, change, is_tidb=self._session.is_tidb)
         return self._collations.query_of(connection, change, text)
-
-    def _check_sizes(self, statements: Sequence[str | bytes]) -> None:
-        largest = max(map(len, statements), default=0)
-        if largest + _PACKET_SPARE_BYTES > self._session.packet_bytes_max:
-            raise NeedsOperator(
-                f"a statement of {largest} bytes does not fit into the downstream's"
-                f" max_allowed_packet of {self._session.packet_bytes_max}",
-                "raise max_allowed_packet on the downstream; a single row can be that large",
-                Code.ROW_TOO_LARGE,
-            )

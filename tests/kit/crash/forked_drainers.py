@@ -106,11 +106,11 @@ def _serve() -> None:
         return hit
 
     failpoints.point = point
-    import drainer.apply.strategies as parallel
     import drainer.sinks.delta.changes_sink
     import drainer.sinks.delta.sink
     import drainer.sinks.mysql.sink
     import drainer.sinks.sqlite.sink
+    import drainer.task.partitions
     import drainer.task.sql.lake_files
     import tests.kit.fakes.local_drainer
     from tests.kit.workloads.bank import Bank
@@ -122,7 +122,7 @@ def _serve() -> None:
         drainer.sinks.sqlite.sink.SqliteSink,
     )
     assert len({sink.dialect for sink in sinks}) == len(sinks)
-    parallel.PARTITION_BYTES_MIN = 200  # The bank's batches are small.
+    drainer.task.partitions.PARTITION_BYTES_MIN = 200  # The bank's batches are small.
     drainer.task.sql.lake_files.FILE_ROWS_MIN = 3
     _say(sorted(name for name in failpoints.known if name.startswith("drainer.")))
     banks: dict[str, Bank] = {}

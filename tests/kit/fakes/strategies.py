@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from drainer.apply.statements import in_commit_order, is_crossing, links_of, spread
-from drainer.apply.strategies import arranged
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_sink
 from drainer.task.compaction import plan_units
+from drainer.task.partitions import arranged
 from drainer.task.sql.generate import answer, generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.row_statements import RowStatements

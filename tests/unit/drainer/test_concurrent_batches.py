@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.apply.admission import Admission
-from drainer.apply.strategies import arranged
 from drainer.task.compaction import plan_units
+from drainer.task.partitions import arranged
 from drainer.task.sql.digests import Digests, Touched, merged
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL

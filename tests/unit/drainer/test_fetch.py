@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import pickle
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -13,21 +14,26 @@ import grpc
 import pytest
 
 from drainer.apply.batches import Fetching, Generation, packed_catalog
-from drainer.components import fetch_settings
+from drainer.components import commit_settings, fetch_settings
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.payload import Remote
 from drainer.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
 from drainer.spark.dispatcher import Dispatcher
+from drainer.task import partitions
 from drainer.task.compaction import plan_units
+from drainer.task.partitions import arranged
 from drainer.task.row_fetch import (
+    KEPT_MAX,
     Away,
+    Cut,
     Facts,
     Fetcher,
     FetchSettings,
     FetchUnit,
     RemoteTransactions,
+    decode_cut,
     decode_made,
     encode_away,
     encode_made,
@@ -160,6 +166,36 @@ def test_a_task_that_fetches_from_three_pumps_makes_the_sql_that_the_driver_s_wa
     assert sql(answer) == through_the_driver(STAMPS)
     _, facts = decode_made(answer)
     assert facts.rows == sum(facts.kinds.values()) > 50
+
+
+def test_a_task_that_commits_keeps_the_sql_and_sends_only_the_last_statements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partitions, "PARTITION_BYTES_MIN", 100)
+    task = fetcher()
+    with pumps(2) as (_, addresses):
+        made, facts = decode_made(task.answer(unit(addresses, STAMPS).encode()))
+        expected = arranged(made, connections=3)
+        answer = task.answer(unit(addresses, STAMPS, connections=3).encode())
+        assert answer == fetcher().answer(unit(addresses, STAMPS, connections=3).encode())
+        assert decode_cut(answer) == (
+            Cut(expected.content, [len(phase) for phase in expected.phases], expected.last),
+            facts,
+        )
+        assert expected.count > 1
+        assert task.kept == {expected.content: expected}
+        others = set()
+        for begin in range(1, len(STAMPS)):
+            asked = unit(addresses, STAMPS[begin:], connections=3)
+            others.add(decode_cut(task.answer(asked.encode()))[0].content)
+            assert len(task.kept) <= KEPT_MAX
+        assert len(others - {expected.content}) > KEPT_MAX
+        assert expected.content not in task.kept
+        assert decode_made(task.answer(unit(addresses, STAMPS).encode())) == (made, facts)
+        monkeypatch.undo()
+        little, _ = decode_cut(task.answer(unit(addresses, STAMPS, connections=3).encode()))
+        assert (little.content, little.count) == ("", 0)
+        assert little.last == arranged(made, connections=3).last
 
 
 def resident(where: tuple[str, int], token: str, number: int) -> None:
@@ -380,3 +416,17 @@ def test_a_cluster_s_executors_fetch_unless_something_needs_the_rows_here(
     assert "a DDL before its binlog" in caplog.text
     with pytest.raises(NeedsOperator):
         config(payloads="both")
+
+
+def test_tasks_commit_in_mode_parallel_on_several_connections_of_a_server() -> None:
+    parallel = ApplyConfig(mode="parallel", connections=2)
+    server = "mysql://u:secret@h:3306/"
+    settings = commit_settings(config(sink=server, apply=parallel))
+    assert settings is not None
+    assert b"secret" not in pickle.dumps(settings)
+    for other in (
+        {"sink": server},
+        {"sink": server, "apply": ApplyConfig(mode="parallel", connections=1)},
+        {"sink": "sqlite:///a.db", "apply": parallel},
+    ):
+        assert commit_settings(config(**other)) is None

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.strategies import arranged
 from drainer.build import build_strategy
 from drainer.components import Components
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import Partition, Partitions, cut_by_bytes
 from drainer.task.compaction import plan_units
+from drainer.task.partitions import Partition, Partitions, arranged, cut_by_bytes
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE
 from drainer.task.sql.rows import can_meet_others

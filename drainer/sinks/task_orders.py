@@ -1,0 +1,74 @@
+"""Task orders: the messages between the Drainer and a task that commits partitions.
+
+An order names the partitions by their content, and the fences that they pass. Both directions are
+JSON:
+
+    order     {"content": …, "passage": [table, cluster id, epoch, commit_ts]}
+    answer    {"took_s": [0.5, …]}                the partitions are committed, now or before
+              {"gone": true}                      the task has no such partitions: make them again
+              {"error": "Refused", "problem": …, "hint": …, "code": …}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from drainer.sinks.checkpoint import TakenOver
+from drainer.sinks.protocol import Passage, Refused
+from penstock.codes import Code, code_named
+from penstock.errors import NeedsOperator, PenstockError, Retryable
+
+_REPORT_HINT = "the Drainer's checkpoint stands before this batch; report this failure"
+_ERRORS: dict[str, type[PenstockError]] = {
+    each.__name__: each for each in (NeedsOperator, Refused, Retryable, TakenOver)
+}
+
+
+class Order(NamedTuple):
+    """An order to commit the partitions with this content."""
+
+    content: str
+    passage: Passage
+
+    def encode(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Order:
+        fields = json.loads(data)
+        return cls(fields["content"], Passage(*fields["passage"]))
+
+
+def committed(took_s: Sequence[float]) -> bytes:
+    return json.dumps({"took_s": took_s}).encode()
+
+
+GONE = json.dumps({"gone": True}).encode()
+
+
+def failed(error: Exception) -> bytes:
+    """Return the answer for an error; the Drainer raises it as the class that it belongs to."""
+    fields = {"error": "NeedsOperator", "problem": f"{type(error).__name__}: {error}"}
+    fields |= {"hint": _REPORT_HINT, "code": str(Code.DEFECT)}
+    if isinstance(error, PenstockError):
+        known = (each for each in type(error).__mro__ if each.__name__ in _ERRORS)
+        name = next(known, NeedsOperator).__name__
+        fields = {"error": name, "problem": str(error), "hint": "", "code": str(error.code)}
+    if isinstance(error, NeedsOperator):
+        fields |= {"problem": error.problem, "hint": error.hint}
+    return json.dumps(fields).encode()
+
+
+def outcome_of(answer: bytes) -> list[float] | None:
+    """Return the seconds of each partition, None if they are gone; raise the task's error."""
+    fields = json.loads(answer)
+    if "error" not in fields:
+        return None if "gone" in fields else list(fields["took_s"])
+    code = code_named(fields["code"]) or Code.DEFECT
+    if fields["error"] == Retryable.__name__:
+        raise Retryable(fields["problem"], code)
+    kind = _ERRORS[fields["error"]]
+    assert issubclass(kind, NeedsOperator)
+    raise kind(fields["problem"], fields["hint"], code)
