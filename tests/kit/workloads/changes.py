@@ -199,13 +199,15 @@ class Step:
     choices: tuple[int, ...]
 
 
-def histories(case: Case, max_size: int) -> st.SearchStrategy[list[list[Step]]]:
+def histories(
+    case: Case, max_size: int, *, min_size: int = 0
+) -> st.SearchStrategy[list[list[Step]]]:
     count = len(case.values)
     small = st.integers(0, 7)
     step = st.builds(
         Step, small, small, st.integers(1, (1 << count) - 1), st.tuples(*[small] * count)
     )
-    return st.lists(st.lists(step, max_size=max_size), min_size=1, max_size=4)
+    return st.lists(st.lists(step, min_size=min_size, max_size=max_size), min_size=1, max_size=4)
 
 
 def play(case: Case, upstream: Upstream, steps: Sequence[Step]) -> list[tuple[MutationType, bytes]]:
