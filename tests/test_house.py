@@ -127,6 +127,54 @@ def test_a_test_without_servers_never_sleeps(folder: str) -> None:
                 assert ast.unparse(node.func).rpartition(".")[2] != "sleep", f"{name}:{node.lineno}"
 
 
+def is_bound_of_elapsed_time(test: ast.expr) -> bool:
+    """Return whether an expression has the form `clock() - begin < bound`."""
+
+    def reads_clock(node: ast.expr) -> bool:
+        clocks = ("monotonic", "perf_counter", "time")
+        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        return is_call and node.func.attr in clocks  # type: ignore[attr-defined]
+
+    def is_elapsed(node: ast.expr) -> bool:
+        found = [
+            n for n in ast.walk(node) if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Sub)
+        ]
+        return any(reads_clock(n.left) or reads_clock(n.right) for n in found)
+
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for left, op, right in zip(sides, node.ops, sides[1:], strict=False):
+                less = left if isinstance(op, (ast.Lt, ast.LtE)) else right
+                if isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and is_elapsed(less):
+                    return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time.monotonic() - a < 3", True),
+        ("1 <= abs(b - time.time()) <= 3", True),
+        ("x and 3 > loop.time() - a", True),
+        ("time.monotonic() - a >= 3", False),
+        ("time.monotonic() < deadline_s", False),
+    ],
+)
+def test_a_bound_of_elapsed_time_is_recognized(text: str, *, expected: bool) -> None:
+    assert is_bound_of_elapsed_time(ast.parse(text, mode="eval").body) is expected
+
+
+def test_a_test_that_bounds_a_time_by_the_clock_says_why() -> None:
+    """In a comment on the line or the one before; most can assert what happened instead."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.Assert) and is_bound_of_elapsed_time(node.test):
+                near = lines[node.lineno - 2 : node.end_lineno]
+                assert any("# " in line for line in near), f"{named(path)}:{node.lineno}"
+
+
 def test_the_kit_imports_no_test() -> None:
     for name, tree in sources_of("tests/kit"):
         for node in ast.walk(tree):

