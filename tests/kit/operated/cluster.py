@@ -130,12 +130,14 @@ class TwinPump:
         self.address = f"{name}:1"
         self.stopped = ""
         self.storage: Storage | None = None
+        self.is_ending = False
+        """True while its folder is still open, for example because etcd is out of reach."""
         self.open: list[int] = []
         self._cluster = cluster
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        if self.storage is not None:
+        if self.storage is not None or self.is_ending:
             return
         cluster, self.stopped = self._cluster, ""
         self.storage = storage = opened(cluster.folder / self.name)
@@ -219,10 +221,12 @@ class TwinPump:
             await self.membership.enter(NodeState.PAUSING)
         await self._cancel()
         storage, self.storage = self.storage, None
+        self.is_ending = True
         if self.membership.state is not NodeState.PAUSED:
             state = NodeState.OFFLINE if self.operator.drained else NodeState.PAUSED
             await self.membership.leave(state, last_word_of(self.name, storage))
         storage.close()
+        self.is_ending = False
 
     async def kill(self) -> None:
         if self.storage is None:
@@ -538,8 +542,10 @@ class Cluster:
     async def finish(self) -> None:
         """Mend what can be mended, start all nodes, and wait until each is done or has a reason."""
         for pump in self.pumps.values():
-            if pump.storage is not None:
+            if pump.storage is not None or pump.is_ending:
                 pump.line.is_cut = False
+        await self._passing_time(lambda: not any(p.is_ending for p in self.pumps.values()))
+        for pump in self.pumps.values():
             pump.start()
         await self._passing_time(lambda: all(map(_has_settled, self.pumps.values())))
         for pump in self.pumps.values():
