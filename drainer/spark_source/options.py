@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from drainer.stream.feed import BEGINNING, NOW, check_name
+from drainer.task.row_fetch import Pem
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.security.tls import Tls
@@ -33,7 +34,7 @@ class SourceOptions:
     name: str = ""
     bytes_max: int = BYTES_MAX
     transactions_max: int | None = None
-    pem: tuple[str | None, str | None, str | None] | None = None
+    pem: Pem | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:

@@ -44,7 +44,7 @@ from drainer.task.row_changes import (
     parse_merged,
     read_changes,
 )
-from drainer.task.row_fetch import Away, Fetcher, FetchSettings, FetchUnit
+from drainer.task.row_fetch import Away, Fetcher, FetchSettings, FetchUnit, Pem
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeKind, Registry
@@ -189,7 +189,7 @@ def _text(value: object) -> str:
 
 
 @lru_cache(maxsize=4)
-def _fetcher(pem: tuple[str, str, str] | None) -> Fetcher:
+def _fetcher(pem: Pem | None) -> Fetcher:
     return Fetcher(FetchSettings(filters=FilterConfig(), pem=pem))
 
 
@@ -254,8 +254,7 @@ class _Pumps:
         file.truncate(file.seek(0))
         ts, address = int(piece.commit_ts[0]), self._addresses[piece.pumps[0]]
         request = penstock_pb2.PullRequest(
-            cluster_id=self._part.cluster_id, after_ts=ts - 1, pieces=True,
-            drainer_id=self._options.name or _READER,
+            cluster_id=self._part.cluster_id, after_ts=ts - 1, pieces=True, drainer_id=_READER
         )  # fmt: skip
         with open_channel(address, self._tls, _OPTIONS) as channel:
             pull = channel.unary_stream(

@@ -40,7 +40,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -106,11 +105,15 @@ class RemoteTransactions:
         self.bytes += size
 
 
+Pem = tuple[str | None, str | None, str | None]
+"""The paths of CA, certificate and key on the executor's host, as far as needed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
     """A task's fixed settings: the routing of rows, and the access to Pumps.
 
-    `pem` are the paths of CA, certificate and key on the executor's host; None without TLS.
+    `pem` is None without TLS.
     """
 
     filters: FilterConfig
@@ -118,7 +121,7 @@ class FetchSettings:
     protected: frozenset[str] = frozenset()
     source_id: str = ""
     channel_id: int | None = None
-    pem: tuple[str, str, str] | None = None
+    pem: Pem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +328,7 @@ class Fetcher:
         )
         self._tls: Tls | None = None
         if settings.pem is not None:
-            ca, cert, key = map(Path, settings.pem)
+            ca, cert, key = settings.pem
             self._tls = Tls(ca=ca, cert=cert, key=key)
         self._channels: dict[str, Any] = {}
         self._catalogs: OrderedDict[int, bytes] = OrderedDict()
