@@ -293,6 +293,8 @@ def _of_tables(
             start=start,
         )
     if config.mode == "snapshot":
+        loop, run = asyncio.get_running_loop(), components.dispatcher.run
+        sink.use_tasks(lambda units: asyncio.run_coroutine_threadsafe(run(units), loop))
         return Snapshot(generation, sink, thread, start)
     if not isinstance(sink, PartitionedSink):
         raise NeedsOperator(

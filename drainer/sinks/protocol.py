@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -92,6 +93,9 @@ RETRY_S_MAX = 600.0
 """How long a sink tries to reach its downstream before it abandons that with `Retryable`."""
 
 T = TypeVar("T")
+
+Ask = Callable[[list[bytes]], Future[list[bytes]]]
+"""Sends units to tasks, from any thread; the result is their answers."""
 
 Slices = Callable[[], Generator[T]]
 """Iterates over the parts of one large transaction from the start."""
@@ -187,6 +191,9 @@ class TableSink(Sink):
 
     dialect: str
     """The dialect of its statements, as `drainer.task.sql.literals` names it."""
+
+    def use_tasks(self, ask: Ask) -> None:
+        """Let the sink give work to tasks, if it has any for them."""
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         """Run all statements and store `checkpoint`, all or nothing, exactly once.

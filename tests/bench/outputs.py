@@ -27,12 +27,12 @@ from deltalake import DeltaTable
 
 from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta.merging import by_table
 from drainer.sinks.files.sink import FileSink
 from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.sql import lake_files
-from drainer.task.sql.lake_rows import COMES, GOES, OP, Block
+from drainer.task.sql.lake_merge import by_table
+from drainer.task.sql.lake_rows import COMES, GOES, OP
 from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
@@ -119,7 +119,7 @@ def _changes(number: int) -> list[Change]:
 
 
 def _bare(table: DeltaTable, blocks: list[bytes]) -> float:
-    (changes,) = by_table(map(Block.decode, blocks))
+    (changes,) = by_table(blocks)
     rows: pa.Table = changes.rows()
     values = {name: f"s.{name}" for name in rows.column_names if name != OP}
     begun_s = time.monotonic()

@@ -1,28 +1,40 @@
-"""Files that tasks write for a change log: each is in its table once, or in no table at all."""
+"""Files that tasks write for a lake: each is in its table once, or in no table at all."""
 
+import asyncio
 import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
+from drainer.apply.batches import HeldBatch
+from drainer.build import build_strategy
+from drainer.settings.config import DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta import changes_sink
+from drainer.sinks.delta import changes_sink, incoming
+from drainer.sinks.delta import sink as sink_module
+from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import EventSink
+from drainer.spark.dispatcher import Dispatcher
 from drainer.task.events.event_unit import answer, event_units
 from drainer.task.events.messages import Messages
-from drainer.task.sql import lake_files
+from drainer.task.sql import lake_files, lake_merge
+from drainer.task.sql.lake_merge import by_table, candidates
+from drainer.task.work_loop import serve
 from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator, Retryable
 from tests.contract.test_lake_changes import Log
-from tests.contract.test_lake_sink import Crash
+from tests.contract.test_lake_sink import Crash, Lake
 from tests.kit.delta.spark_reader import SparkReader
 from tests.kit.wait import present
 from tests.kit.workloads.sink_stream import Change, inserts
@@ -39,7 +51,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
         sink.close()
 
 
-def incoming(log: Log) -> list[Path]:
+def waiting(log: Log) -> list[Path]:
     """Return the files that no table has taken, of all runs."""
     return sorted((log.folder / "_penstock/incoming").glob("*/*/*.parquet"))
 
@@ -62,12 +74,12 @@ def test_a_large_block_is_a_file_whose_rows_do_not_come_to_the_drainer(log: Log)
     values = [present(message.value) for each in messages for _, message in each]
     assert [b"row 17" in value for value in values] == [False, False]
     assert [b"part-0" in value for value in values] == [True, False]
-    assert len(incoming(log)) == 1
+    assert len(waiting(log)) == 1
     sink.put(messages, Checkpoint(1000, 1))
     assert ids(log) == [number for number, _ in ROWS]
     assert log.lines("u") == [(1000, 40, "insert", 1, "x")]
     assert log.reader.log("shop", "t")[7]["_start_ts"] == 999
-    assert incoming(log) == []
+    assert waiting(log) == []
     assert (sink.file_counts.commits, sink.file_counts.rows) == (2, 41)
 
 
@@ -101,11 +113,11 @@ def test_a_file_of_a_task_that_was_lost_or_done_again_is_in_no_table(log: Log) -
     batch = log.batch({1000: {"t": inserts(*ROWS)}})
     (unit,) = event_units(batch, sink.encoding, 1)
     answers = [answer(unit.encode()) for _ in range(3)]
-    assert len(incoming(log)) == 3
+    assert len(waiting(log)) == 3
     sink.put([Messages.decode(answers[1])], Checkpoint(1000, 1))
     assert ids(log) == [number for number, _ in ROWS]
     assert len(list((log.folder / "shop/t").glob("*.parquet"))) == 1
-    assert len(incoming(log)) == 2
+    assert len(waiting(log)) == 2
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
@@ -123,7 +135,7 @@ def test_a_drainer_that_dies_before_the_commit_has_each_line_once_after_a_restar
         if is_moved:
             patched.setattr(changes_sink, "commit_files", crash)
         else:
-            patched.setattr(changes_sink.Incoming, "move", crash)
+            patched.setattr(incoming.Incoming, "move", crash)
         with pytest.raises(Crash):
             sink.put(messages, Checkpoint(1001, 1))
     assert ids(log) == []
@@ -138,7 +150,7 @@ def test_a_failed_commit_is_tried_again_with_the_file_that_was_moved(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = log.begun()
-    real, tries = changes_sink.commit_files, []
+    real, tries = incoming.commit_files, []
 
     def once(*arguments: Any) -> None:
         tries.append(arguments)
@@ -179,7 +191,7 @@ def test_a_batch_of_which_a_table_has_the_first_part_adds_the_rest_of_a_file(log
     more: list[Change] = [((n, v), None) for n, v in ROWS]
     sink.put(log.messages(sink, log.batch({**first, 1001: {"t": more}}), 1), Checkpoint(1001, 1))
     assert [line[2] for line in log.lines()] == ["insert"] * 40 + ["delete"] * 40
-    assert incoming(log) == []
+    assert waiting(log) == []
 
 
 def test_a_table_gets_small_blocks_and_files_of_a_batch_in_one_commit(log: Log) -> None:
@@ -238,7 +250,7 @@ def test_a_file_of_a_narrower_type_than_the_table_is_written_again_by_the_draine
     log.put(sink, k=inserts(*((n, n) for n in range(30))))
     assert [line["n"] for line in log.reader.log("shop", "k")] == list(range(30))
     assert "int64" in str(DeltaTable(log.folder / "shop/k").to_pyarrow_table().schema.field("n"))
-    assert incoming(log) == []
+    assert waiting(log) == []
 
 
 def test_a_task_that_does_not_see_the_lakes_folder_reports_the_path_and_the_remedy(
@@ -289,7 +301,7 @@ def test_a_file_that_is_missing_or_cut_at_the_commit_ends_the_run_and_is_written
     sink = log.begun()
     batch = log.batch({1000: {"t": inserts(*ROWS)}})
     messages = log.messages(sink, batch)
-    (file,) = incoming(log)
+    (file,) = waiting(log)
     if is_cut:
         os.truncate(file, 100)
     else:
@@ -311,17 +323,217 @@ def test_upkeep_removes_what_no_commit_has_taken_for_a_day_and_folders_of_ended_
         log.messages(sink, batch)
 
     leave(sink, log.batch({1000: {"t": inserts(*ROWS)}}))
-    (old,) = incoming(log)
+    (old,) = waiting(log)
     following = log.following()
     day_s = time.time() - 90_000
     os.utime(old.parent, (day_s, day_s))
     os.utime(old.parent.parent, (day_s, day_s))
     leave(following, log.batch({1000: {"t": inserts(*ROWS)}}))
-    (fresh,) = set(incoming(log)) - {old}
+    (fresh,) = set(waiting(log)) - {old}
     following.save_checkpoint(Checkpoint(999, 1))
-    assert incoming(log) == [fresh]
+    assert waiting(log) == [fresh]
     os.utime(old.parent.parent, (day_s, day_s))
     last = log.following()
     last.save_checkpoint(Checkpoint(1000, 1))
     assert not old.parent.parent.exists()
-    assert incoming(log) == [fresh]
+    assert waiting(log) == [fresh]
+
+
+# --- a mirror ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """Return a lake into which tasks merge all changes."""
+    monkeypatch.setattr(sink_module, "MERGE_ROWS_MIN", 0)
+    made = Lake(tmp_path / "mirror")
+    yield made
+    for sink in made.sinks:
+        sink.close()
+
+
+KEYS: dict[str, tuple[str, list[object], int]] = {
+    "int": ("BIGINT", [1, 2, 10**12, 10**12 + 1, -5, -4], 1),
+    "unsigned": ("BIGINT UNSIGNED", [1, 2, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1], 1),
+    "text": ("VARCHAR(99)", ["a", "b", "x" * 80, "x" * 81, "\U0010ffff" * 20, "é"], 1),
+    "day": ("DATE", ["2020-01-01", "2020-01-02", "2021-01-01", "2021-01-02", "1999-01-01",
+                     "1999-01-02"], 1),
+    "time": ("DATETIME(6)", [f"2020-01-01 00:00:00.12345{n}" for n in range(6)], 3),
+    "decimal": ("DECIMAL(38,18)", [f"{n}.123456789012345678" for n in range(6)], 3),
+}  # fmt: skip
+"""Six keys of a type, two for each of three files, and how many of these a merge must read.
+
+deltalake's statistics do not tell keys from 2^63 - 1 on apart."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_merge_reads_the_files_that_may_have_a_key_and_finds_every_key(
+    lake: Lake, kind: str
+) -> None:
+    sql, keys, count = KEYS[kind]
+    sink = lake.begun("optimize=0")
+    lake.ddl(sink, f"CREATE TABLE k (id {sql} PRIMARY KEY, n INT)")
+    for at in (0, 2, 4):
+        lake.put(sink, k=inserts(*((key, 0) for key in keys[at : at + 2])))
+    for at in (0, 2, 4):
+        (changes,) = by_table(lake.blocks({"k": [((keys[at], 0), (keys[at], 1))]}))
+        found = candidates(lake.table("k"), changes)
+        assert len(found) == (3 if kind == "unsigned" and at else count)
+    for key in keys:
+        lake.put(sink, k=[((key, 0), (key, 7))])
+    assert [row[1] for row in lake.rows("k")] == [7] * 6
+    lake.put(sink, k=[((key, 7), None) for key in keys[1:]])
+    assert len(lake.rows("k")) == 1
+    assert lake.asked == 3 + 6 + 1
+
+
+def test_statistics_of_a_merge_are_those_that_deltalake_writes_in_the_drainer(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Lake(tmp_path / "other")
+    found = []
+    for each, rows_min in ((lake, 0), (other, 1000)):
+        monkeypatch.setattr(sink_module, "MERGE_ROWS_MIN", rows_min)
+        sink = each.begun()
+        each.ddl(sink, "CREATE TABLE k (id INT PRIMARY KEY, w TIMESTAMP, s TEXT, d DECIMAL(9,2))")
+        each.put(sink, k=inserts(*((n, "2026-11-01 00:00:00", "é" * n, f"{n}.50")
+                                   for n in range(40))))  # fmt: skip
+        each.put(sink, k=[((7, "2026-11-01 00:00:00", "é" * 7, "7.50"), (7, None, None, None))])
+        entry = max((each.folder / "shop/k/_delta_log").glob("*.json"))
+        actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+        (added,) = (action["add"] for action in actions if "add" in action)
+        (removed,) = (action["remove"] for action in actions if "remove" in action)
+        names = {path.name for path in (each.folder / "shop/k").glob("*.parquet")}
+        assert {added["path"], removed["path"]} == names
+        assert removed["size"] > 0
+        assert removed["dataChange"] is True
+        found.append((json.loads(added["stats"]), each.rows("k")))
+        sink.close()
+    assert found[0] == found[1]
+    assert found[0][0]["nullCount"]["s"] == 1
+    assert (lake.asked, other.asked) == (2, 0)
+    assert list((lake.folder / "_penstock/incoming").glob("*/*")) == []
+
+
+def test_a_drainer_that_dies_between_a_merge_and_its_commit_changes_each_row_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake.begun()
+    lake.put(sink, t=inserts((1, "a"), (2, "b")), heap=inserts((1, "x"), (1, "x")))
+    changes: dict[str, list[Change]] = {
+        "t": [((1, "a"), (1, "A")), ((2, "b"), None)],
+        "heap": [((1, "x"), None), (None, (2, "y"))],
+    }
+    real, commits = incoming.commit_files, []
+
+    def crash(*arguments: Any) -> None:
+        commits.append(arguments)
+        if len(commits) == 2:
+            raise Crash
+        real(*arguments)
+
+    point = lake.point()
+    with monkeypatch.context() as patched:
+        patched.setattr(sink_module, "commit_files", crash)
+        with pytest.raises(Crash):
+            sink.apply(lake.blocks(changes), point)
+    following = lake.open()
+    following.load_checkpoint()
+    following.apply(lake.blocks(changes), point)
+    assert lake.rows() == [(1, "A")]
+    assert lake.rows("heap") == [(1, "x"), (2, "y")]
+
+
+def test_the_drainer_merges_if_a_task_cannot(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = lake.begun()
+    lake.put(sink, t=inserts((1, "a")))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lake_merge, "create_table_with_add_actions", fail)
+        lake.put(sink, t=[((1, "a"), (1, "A"))])
+    assert lake.rows() == [(1, "A")]
+    assert lake.asked == 2
+    assert list((lake.folder / "_penstock/incoming").glob("*/*")) == []
+    lake.put(sink, t=[((9, "gone"), None)])  # Nothing to remove: the answer has no file.
+    assert lake.rows() == [(1, "A")]
+
+
+def test_the_drainer_merges_for_an_executor_without_deltalake(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = lake.begun()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "drainer.task.sql.lake_merge", None)
+        lake.put(sink, t=inserts((1, "a")))
+    assert lake.rows() == [(1, "a")]
+    (commit,) = lake.table().history(1)
+    assert (lake.asked, commit["operation"]) == (1, "MERGE")
+
+
+def test_the_drainer_merges_into_a_table_with_properties_of_others(lake: Lake) -> None:
+    sink = lake.begun("accept=shop.t@2")
+    lake.put(sink, t=inserts((1, "a")))
+    lake.table().alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    lake.put(sink, t=[((1, "a"), (1, "A"))])
+    asked = lake.asked  # A merge into the version before, which was not committed, included.
+    lake.put(sink, t=[((1, "A"), (1, "AA"))])
+    assert lake.rows() == [(1, "AA")]
+    assert lake.asked == asked
+    (commit,) = lake.table().history(1)
+    assert commit["operation"] == "MERGE"
+
+
+def test_a_task_that_does_not_see_the_folder_of_a_mirror_stops_the_drainer(lake: Lake) -> None:
+    sink = lake.begun()
+    (run,) = (lake.folder / "_penstock/incoming").iterdir()
+    run.rmdir()
+    with pytest.raises(NeedsOperator, match="cannot write into the folder"):
+        lake.put(sink, t=inserts((1, "a")))
+    assert lake.rows() == []
+
+
+def test_a_connected_task_merges_for_the_strategy_of_a_drainer(lake: Lake) -> None:
+    """With the dispatcher, the loop of a task and the sink's thread, as in a Drainer."""
+    sink = lake.begun()
+    units = [lake.batch_of({ts: {"t": changes}}) for ts, changes in (
+        (1000, inserts(*ROWS)), (1001, [((1, "row 1"), (1, "changed")), ((2, "row 2"), None)]),
+    )]  # fmt: skip
+
+    async def drain() -> None:
+        dispatcher, thread = Dispatcher(), SinkThread()
+        await dispatcher.start()
+        address = ("127.0.0.1", dispatcher.port)
+        task = asyncio.create_task(asyncio.to_thread(serve, address, dispatcher.token, 0, answer))
+        components: Any = SimpleNamespace(
+            dispatcher=dispatcher, task_count=1, sink=sink, thread=thread
+        )
+        config = DrainerConfig(sink=f"delta://{lake.folder}")
+        strategy, _ = build_strategy(config, components, Checkpoint(0, 0))
+        for number, batch in enumerate(units):
+            held = HeldBatch(number, batch.tables, commit_ts=batch.commit_ts)
+            prepared = await strategy.prepare(held)
+            await prepared(Checkpoint(batch.commit_ts[-1], 1))
+        await thread.close(10)
+        await dispatcher.close()
+        await task
+
+    asyncio.run(drain())
+    assert lake.rows() == sorted([ROWS[0], (1, "changed"), *ROWS[3:]], key=repr)
+    assert [each["operation"] for each in lake.table().history(2)] == ["WRITE", "WRITE"]
+
+
+def test_a_sink_that_is_closed_does_not_wait_for_tasks(lake: Lake) -> None:
+    sink = lake.begun()
+    closing = threading.Thread(target=sink.close)
+
+    def ask(units: list[bytes]) -> Future[list[bytes]]:
+        closing.start()
+        return Future()
+
+    sink.use_tasks(ask)
+    with pytest.raises(Retryable, match="closed while tasks merge"):
+        lake.put(sink, t=inserts((1, "a")))
+    closing.join()

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections import Counter
 from collections.abc import Generator, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.patience import locked
 from drainer.sinks.protocol import TableSink
+from drainer.task.events.event_unit import answer
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.opened_sinks import open_lake_sink
@@ -40,12 +42,25 @@ class Lake(LakeStream):
         self.folder = folder
         self.reader = LakeReader(folder)
         self.sinks: list[TableSink] = []
+        self.asked = 0
+        """The number of units that tasks have answered."""
 
     def open(self, options: str = "", **more: Any) -> TableSink:
         url = f"{SCHEME}://{self.folder}?interval=0&{options}".rstrip("&")
         sink = open_lake_sink(url, **{"cluster_id": CLUSTER, **more})
+        sink.use_tasks(self.ask)
         self.sinks.append(sink)
         return sink
+
+    def ask(self, units: list[bytes]) -> Future[list[bytes]]:
+        """Answer units here, in the place of tasks."""
+        self.asked += len(units)
+        made: Future[list[bytes]] = Future()
+        try:
+            made.set_result([answer(unit) for unit in units])
+        except NeedsOperator as error:
+            made.set_exception(error)
+        return made
 
     def begun(self, options: str = "") -> TableSink:
         sink = self.open(options)
@@ -80,8 +95,12 @@ class Lake(LakeStream):
         return DeltaTable(self.folder / "shop" / name)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
+@pytest.fixture(params=[1000, 0], ids=["drainer", "tasks"])
+def lake(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Lake]:
+    """Return a lake into which the Drainer merges, or tasks do."""
+    monkeypatch.setattr(sink_module, "MERGE_ROWS_MIN", request.param)
     made = Lake(tmp_path / "lake")
     yield made
     for sink in made.sinks:
@@ -98,7 +117,7 @@ def test_a_batch_is_one_commit_of_each_table_and_a_state_of_all(lake: Lake) -> N
     one, two = lake.states()[first.commit_ts], lake.states()[second.commit_ts]
     assert (two["shop", "t"], two["shop", "u"]) == (one["shop", "t"] + 1, one["shop", "u"])
     (commit,) = lake.table().history(1)
-    assert commit["operation"] == "MERGE"
+    assert commit["operation"] == ("WRITE" if lake.asked else "MERGE")
     counts, files = sink.file_counts, list((lake.folder / "shop").glob("*/*.parquet"))
     assert (counts.commits, counts.rows, counts.files_removed) == (3, 3 + 2, 1)
     assert counts.files_added == len(files)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.settings.targets import LakeTarget
 from drainer.sinks.delta import lake as lake_module
+from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.delta.sink import DeltaSink
 from drainer.sinks.opening import open_table_sink
 from penstock.errors import NeedsOperator
@@ -94,10 +95,14 @@ STEPS = st.lists(st.lists(st.tuples(KEYS, KEYS, st.booleans()), max_size=8), max
 
 @pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batches=STEPS)
+@given(batches=STEPS, rows_min=st.sampled_from([1000, 0]))
 def test_a_lake_has_what_upstream_has_after_any_batches(
-    batches: list[list[tuple[int, int, bool]]], tmp_path_factory: pytest.TempPathFactory
+    batches: list[list[tuple[int, int, bool]]],
+    rows_min: int,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sink_module, "MERGE_ROWS_MIN", rows_min)
     lake = Lake(tmp_path_factory.mktemp("lake"))
     sink = lake.begun()
     keyed: dict[int, str] = {}

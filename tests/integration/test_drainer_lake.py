@@ -1,10 +1,12 @@
 """A real Pump and real Drainers with Spark write a lake, which is read as the guide says."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from pumpclient import PumpClient
 from tests.kit.delta.lake_reader import LakeReader
@@ -68,3 +70,35 @@ def test_what_writers_commit_is_in_the_lake_once_over_a_takeover(
             if ("shop", name) in versions
         ]
         assert len(rows) < 2 or sorted(rows[0]) == sorted(rows[1])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["mirror", "changes"])
+def test_tasks_of_spark_write_the_files_of_large_transactions(
+    mode: str, replication: Replication, tmp_path: Path
+) -> None:
+    replication.add_pump()
+    lake, count = tmp_path / "lake", 6000
+    with PumpClient.connect(replication.url) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        client.execute_ddl("CREATE TABLE shop.bulk (id INT PRIMARY KEY, name VARCHAR(20))")
+        drainer = replication.drain_into(f"delta://{lake}?interval=0&mode={mode}")
+        with client.begin("shop") as txn:
+            for number in range(count):
+                txn.insert("bulk", {"id": number, "name": "a"})
+        with client.begin("shop") as txn:
+            for number in range(count):
+                txn.update("bulk", {"id": number, "name": "a"}, {"name": "b"})
+        assert txn.commit_ts is not None
+        drainer.wait_until(txn.commit_ts)
+    table = DeltaTable(lake / "shop/bulk")
+    rows = table.to_pyarrow_table()
+    names = [("b", count)] if mode == "mirror" else [("a", 2 * count), ("b", count)]
+    assert sorted(Counter(rows.column("name").to_pylist()).items()) == names
+    assert len(set(rows.column("id").to_pylist())) == count
+    # deltalake reports the count of files for a write of the Drainer, not for names of files.
+    by_tasks = [each for each in table.history() if each["operation"] == "WRITE"
+                and "operationMetrics" not in each]  # fmt: skip
+    assert by_tasks
+    assert list((lake / "_penstock/incoming").glob("*/*/*.parquet")) == []

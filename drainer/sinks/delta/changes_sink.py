@@ -9,52 +9,44 @@ commit, so that each table gets all of it in one commit.
 Tasks write large blocks into Parquet files (`drainer.task.sql.lake_files`). The sink moves such a
 file into the table's folder and commits its name, without reading its rows. If a commit needs only
 some of a file's lines, or if the table has other types than the file, the sink reads the file and
-writes the lines itself. `Incoming` is the folder of these files.
+writes the lines itself.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.transaction import AddAction
 
 from drainer.settings.targets import LakeTarget
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta.lake import OWN, OwnTable, Place, text_of
+from drainer.sinks.delta.incoming import commit_files
+from drainer.sinks.delta.lake import OwnTable, Place, text_of
 from drainer.sinks.delta.lake_ddl import ChangesDdl
-from drainer.sinks.delta.merging import LakeChanges, by_table, warn_of_nulled
-from drainer.sinks.delta.sink import LakeSink
+from drainer.sinks.delta.sink import LakeSink, warn_of_nulled
 from drainer.sinks.protocol import EventSink, rows_changed
 from drainer.task.events.event_unit import DELTA_CHANGES, Encoding
 from drainer.task.events.messages import Messages
 from drainer.task.sql.lake_files import write_files
-from drainer.task.sql.lake_rows import COMMIT_TS, SEQ, Block, LakeFile, change_schema
+from drainer.task.sql.lake_merge import LakeChanges, by_table
+from drainer.task.sql.lake_rows import COMMIT_TS, SEQ, change_schema
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.ts import physical_ms
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
     from penstock.ddl import Catalog, SchemaChange
-
-_UNUSED_S_MAX = 86_400.0
-"""How long a file waits for its commit at most, and how long files that no commit takes stay."""
 
 Appended = tuple[LakeChanges, Iterable[pa.Table]]
 """A table's changes, and their lines in pieces, which can be iterated repeatedly."""
@@ -71,10 +63,9 @@ class ChangesSink(LakeSink, EventSink):
         self._ddl = ChangesDdl(self._lake)
         self._statements = OwnTable(self._lake, "ddl")
         self._upstream: list[tuple[str, TableInfo]] = []
-        self._incoming = Incoming(self._folder / OWN / "incoming")
 
     def _prepare(self) -> None:
-        self._incoming.make()
+        super()._prepare()
         self.encoding = Encoding(DELTA_CHANGES, folder=str(self._incoming.run))
 
     def look_at(self, catalog: Catalog) -> None:
@@ -86,8 +77,7 @@ class ChangesSink(LakeSink, EventSink):
             if (known := made.setdefault(changes.place, changes)) is not changes:
                 known.add(changes)
         self._append_all([(each, each.pieces) for each in made.values()], checkpoint)
-        for file, _ in (file for each in made.values() for file in each.files):
-            self._incoming.discard(file)
+        self._incoming.discard(file for each in made.values() for file, _ in each.files)
 
     def put_slices(self, slices: Slices[Messages], checkpoint: Checkpoint) -> None:
         with ExitStack() as files:
@@ -164,10 +154,6 @@ class ChangesSink(LakeSink, EventSink):
         row = {"commit_time": when, "schema": job.schema_name, "statement": job.query}
         self._statements.add_once(ts, row)
 
-    def _upkeep_steps(self) -> Iterator[None]:
-        self._incoming.remove_old()
-        yield from super()._upkeep_steps()
-
     def _let_go(self) -> None:
         super()._let_go()
         self._statements.forget()
@@ -221,29 +207,16 @@ def _in_order(messages: Messages) -> list[LakeChanges]:
     return found
 
 
-def _blocks(messages: Messages) -> Iterator[Block]:
+def _blocks(messages: Messages) -> Iterator[bytes]:
     for _, message in messages:
         assert message.value is not None, "a block is a value"
-        yield Block.decode(message.value)
+        yield message.value
 
 
 def is_part(some: pa.Schema, of_all: pa.Schema) -> bool:
     """Return whether a table with the columns `of_all` may have a file with the columns `some`."""
     return all(name in of_all.names and of_all.field(name).type == field.type
                for name, field in zip(some.names, some, strict=True))  # fmt: skip
-
-
-def commit_files(
-    table: DeltaTable, added: Sequence[AddAction], properties: CommitProperties
-) -> None:
-    """Commit the names of files as the version after the one that was read."""
-    version = table.version() + 1
-    table.create_write_transaction(
-        list(added), "append", table.schema(), commit_properties=properties
-    )
-    table.update_incremental()
-    if table.version() != version:  # Somebody else's version follows: the next commit reports it.
-        table.load_as_version(version)
 
 
 def as_columns(rows: pa.Table, wanted: pa.Schema, place: Place) -> pa.Table:
@@ -263,49 +236,3 @@ def as_columns(rows: pa.Table, wanted: pa.Schema, place: Place) -> pa.Table:
             Code.DELTA_TABLE,
         )
     return pa.Table.from_arrays(made, schema=wanted)
-
-
-class Incoming:
-    """The folder of the files that are not yet in a table; each run has a folder in it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.run = folder / secrets.token_hex(8)
-        self._folder = folder
-
-    def make(self) -> None:
-        self.run.mkdir(parents=True, exist_ok=True)
-
-    def read(self, file: LakeFile) -> pa.Table:
-        return pq.ParquetFile(self._found(file, self.run / file.path)).read()
-
-    def move(self, file: LakeFile, folder: Path) -> AddAction:
-        """Move a file into the folder of its table, unless an earlier try has."""
-        path = folder / Path(file.path).name
-        if not path.exists():
-            self._found(file, self.run / file.path).rename(path)
-        self._found(file, path)
-        return AddAction(path.name, file.size, {}, file.modified_ms, True, file.stats)
-
-    def discard(self, file: LakeFile) -> None:
-        shutil.rmtree((self.run / file.path).parent, ignore_errors=True)
-
-    def remove_old(self) -> None:
-        """Remove the files that no commit has taken for a day, and the folders of ended runs."""
-        before = time.time() - _UNUSED_S_MAX
-        for run in self._folder.iterdir() if self._folder.exists() else ():
-            old = [each for each in run.iterdir() if each.stat().st_mtime < before]
-            for each in old:
-                shutil.rmtree(each, ignore_errors=True)
-            if run != self.run and run.stat().st_mtime < before:
-                with suppress(OSError):  # It has newer files.
-                    run.rmdir()
-
-    def _found(self, file: LakeFile, path: Path) -> Path:
-        size = path.stat().st_size if path.exists() else 0
-        if size == file.size:
-            return path
-        raise Retryable(
-            f"the file {path}, which a task wrote with {file.size} bytes, has {size} bytes: a start"
-            " continues at the checkpoint and writes it again",
-            Code.SINK_AWAY,
-        )

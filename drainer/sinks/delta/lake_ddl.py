@@ -46,7 +46,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, stored_default
 from drainer.sinks.delta.lake import OWN, Lake, Place, folder_name, text_of
-from drainer.sinks.delta.merging import rows_of
+from drainer.task.sql.lake_merge import rows_of
 from drainer.task.sql.lake_rows import (
     CHANGE_OP,
     COMMIT_TIME,

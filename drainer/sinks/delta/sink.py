@@ -18,17 +18,21 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from drainer.settings.targets import CHANGES, MIRROR, LakeTarget
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
+from drainer.sinks.delta.incoming import Incoming, commit_files
 from drainer.sinks.delta.lake import (
     ONCE,
     OWN,
@@ -40,9 +44,9 @@ from drainer.sinks.delta.lake import (
     app_of,
     configuration,
     forget_log,
+    text_of,
 )
 from drainer.sinks.delta.lake_ddl import DROPPED, LakeDdl
-from drainer.sinks.delta.merging import LakeChanges, by_table, merge
 from drainer.sinks.patience import LOCK, PASSING_ERRNOS, RetryingSink, locked
 from drainer.sinks.protocol import (
     TableSink,
@@ -52,18 +56,21 @@ from drainer.sinks.protocol import (
     transaction_committed,
     versions_stored,
 )
-from drainer.task.sql.lake_rows import Block
+from drainer.task.sql.lake_merge import LakeChanges, Merged, by_table, merge, merge_unit, merged
 from drainer.task.sql.literals import ARROW
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
 from penstock.log.files import sync_folder
 
 if TYPE_CHECKING:
-    from drainer.sinks.protocol import StatementLists
+    from drainer.sinks.protocol import Ask, StatementLists
     from penstock.ddl import SchemaChange
 
 log = logging.getLogger(__name__)
 
+MERGE_ROWS_MIN, MERGE_BYTES_MIN = 1000, 8 << 20
+"""With fewer rows, in a table with fewer bytes, the Drainer merges."""
+_LOOK_S = 0.2
 _GATHERED_ROW_BYTES = 64
 """What a row takes in memory, in columns."""
 _ERRNO = re.compile(r"\(os error (\d+)\)")
@@ -81,6 +88,7 @@ class LakeSink(RetryingSink):
         self._lake = Lake(self._target, cluster_id)
         self._checkpoints = OwnTable(self._lake, "checkpoint")
         self._versions = VersionsTable(self._lake)
+        self._incoming = Incoming(self._folder / OWN / "incoming")
         self._upkeep: Iterator[None] = iter(())
         self._upkeep_due_s = time.monotonic()
         self.gathers_s, self.gathered_bytes_max = target.interval_s, target.batch_bytes
@@ -134,6 +142,7 @@ class LakeSink(RetryingSink):
 
     def _prepare(self) -> None:
         """Prepare the folder for a run, which holds its lock."""
+        self._incoming.make()
 
     def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
         self._ddl.run(change, checkpoint.commit_ts)
@@ -183,6 +192,7 @@ class LakeSink(RetryingSink):
             log.warning("the upkeep of %s will be tried again: %s", self._folder, error)
 
     def _upkeep_steps(self) -> Iterator[None]:
+        self._incoming.remove_old()
         retention_s = self._target.retention_s
         if self._target.mode == MIRROR:  # A change log is kept forever.
             dropped = self._folder / OWN / DROPPED
@@ -270,6 +280,10 @@ class DeltaSink(LakeSink, TableSink):
     def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
         super().__init__(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._ddl = LakeDdl(self._lake, keeps_columns=target.drop_column == "keep")
+        self._ask: Ask | None = None
+
+    def use_tasks(self, ask: Ask) -> None:
+        self._ask = ask
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         if statements:
@@ -287,7 +301,7 @@ class DeltaSink(LakeSink, TableSink):
         def work() -> None:
             waiting: dict[Place, LakeChanges] = {}
             with closing(slices()) as lists:
-                for changes in (c for each in lists for c in by_table(map(Block.decode, each))):
+                for changes in (c for each in lists for c in by_table(each)):
                     place = changes.place
                     if place in waiting and not changes.key:
                         waiting[place].add(changes)  # They can be committed only once, at the end.
@@ -295,20 +309,85 @@ class DeltaSink(LakeSink, TableSink):
                     if place in waiting and not self._lake.has_through(place, checkpoint.commit_ts):
                         self._merge(waiting[place], None)
                     waiting[place] = changes
+            made = self._by_tasks(waiting.values(), checkpoint.commit_ts)
             for changes in waiting.values():
-                self._merge(changes, checkpoint.commit_ts)
+                self._merge(changes, checkpoint.commit_ts, made.get(changes.place))
             rows_changed()
             self._add_versions(checkpoint)
 
         self._commit(work, checkpoint)
 
-    def _merge(self, changes: LakeChanges, commit_ts: int | None) -> None:
+    def _merge(
+        self, changes: LakeChanges, commit_ts: int | None, made: Merged | None = None
+    ) -> None:
         last = self._ledger.last
         if not changes.key and commit_ts is not None and last is not None and last.commit_ts:
             self._lake.check_behind(changes.place, last.commit_ts, commit_ts)
-        self._lake.commit(
-            changes.place, commit_ts, lambda table, properties: merge(table, changes, properties)
-        )
+
+        def work(table: DeltaTable, properties: CommitProperties) -> None:
+            warn_of_nulled(changes)
+            if made is None:
+                changes.pieces += [self._incoming.read(file) for file, _ in changes.files]
+                changes.files.clear()
+                missed = merge(table, changes, properties)
+            else:
+                folder, missed = self._lake.path(changes.place), made.missed
+                added = [self._incoming.move(file, folder) for file in made.added]
+                commit_files(table, added, properties, made.removed)
+                self._incoming.discard(made.added)
+            if missed:
+                log.warning("%s: %d rows to be removed are not there", text_of(changes.place),
+                            missed)  # fmt: skip
+
+        self._lake.commit(changes.place, commit_ts, work)
+
+    def _by_tasks(self, waiting: Iterable[LakeChanges], commit_ts: int) -> dict[Place, Merged]:
+        """Let tasks merge large changes concurrently; return the merges that they made."""
+        units = {
+            each.place: merge_unit(self._incoming.run, self._lake.opened(each.place), each)
+            for each in waiting
+            if self._ask is not None
+            and not self._lake.has_through(each.place, commit_ts)
+            and is_for_tasks(self._lake.opened(each.place), each, self._lake.configuration)
+        }
+        if not units or self._ask is None:
+            return {}
+        answers = self._answered(self._ask(list(units.values())))
+        found = {place: merged(each) for place, each in zip(units, answers, strict=True)}
+        return {place: made for place, made in found.items() if made is not None}
+
+    def _answered(self, asked: Future[list[bytes]]) -> list[bytes]:
+        while True:
+            try:
+                return asked.result(_LOOK_S)
+            except TimeoutError:
+                if self._patience.closing.is_set():
+                    asked.cancel()
+                    raise Retryable("the sink is closed while tasks merge", Code.CLOSED) from None
+
+
+def is_for_tasks(table: DeltaTable, changes: LakeChanges, known: Mapping[str, str]) -> bool:
+    """Return whether a task takes a merge from the Drainer for less than the hand-over costs.
+
+    A table with properties or partitions that are not the Drainer's may need more than the names
+    of files in a commit.
+    """
+    found = table.metadata()
+    if found.partition_columns or not found.configuration.keys() <= known.keys():
+        return False
+    if sum(map(len, changes.pieces)) >= MERGE_ROWS_MIN or changes.files:
+        return True
+    sizes = pa.table(table.get_add_actions()).column("size_bytes")
+    return int(pc.sum(sizes).as_py() or 0) >= MERGE_BYTES_MIN
+
+
+def warn_of_nulled(changes: LakeChanges) -> None:
+    if changes.nulled:
+        counts = ", ".join(f"{count} of {name}" for name, count in changes.nulled.items())
+        log.warning(
+            "%s: dates that a lake has no form for are NULL there: %s", text_of(changes.place),
+            counts,
+        )  # fmt: skip
 
 
 def _number_of(error: Exception) -> int:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from drainer.task.events.messages import Encoder, Message, Messages, RowEvent, StreamEncoder
 from drainer.task.events.topics.destination import BY_TABLE, Destinations, Limit
 from drainer.task.sql import generate
-from drainer.task.sql.lake_files import in_files
+from drainer.task.sql.lake_files import MERGE_MAGIC, NOT_MERGED, in_files
 from drainer.task.sql.lake_rows import Block, change_blocks
 from drainer.task.sql.rows import row_changes
 from drainer.task.work_unit import (
@@ -162,11 +162,17 @@ def _columns(each: TableRows, number: int, first: int, stop: int, begin: int) ->
 
 
 def answer(payload: bytes) -> bytes:
-    """Return `Messages` for an `EventUnit`, SQL for a `WorkUnit`.
+    """Return `Messages` for an `EventUnit`, SQL for a `WorkUnit`, files for a lake's merge.
 
-    It is a pure function, except that the lines of a lake may be in new files (`lake_files`).
+    It is a pure function, except that the rows of a lake may be in new files (`lake_files`).
     Raises `Malformed` for row bytes that do not fit their table, and for values without a form.
     """
+    if payload.startswith(MERGE_MAGIC):
+        try:
+            from drainer.task.sql.lake_merge import answer_merge
+        except ImportError:  # An executor without deltalake.
+            return NOT_MERGED
+        return answer_merge(payload)
     if not payload.startswith(MAGIC):
         return generate.answer(payload)
     # All rows and messages of the unit live until its end, and none refers back to another. The

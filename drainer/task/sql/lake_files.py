@@ -1,4 +1,4 @@
-"""Lake files: a task writes the lines of a change log into Parquet files and answers with names.
+"""Lake files: a task writes Parquet files of a lake's tables, and answers with their names.
 
     the lake's folder/_penstock/incoming/
       <run>/                   the Drainer makes it when it starts; its tasks write here
@@ -10,9 +10,9 @@ work of another task again, therefore leaves a file that no commit names, and ne
 The Drainer's upkeep removes such files.
 
 A task never creates the folder of the run. If the folder is missing, the task does not see the disk
-that the Drainer sees. If the disk is full or does not answer, the task sends its rows: the Drainer
-then reports the condition and waits until it ends, as for any other write. An executor without
-deltalake also sends its rows.
+that the Drainer sees. If the disk is full or does not answer, the task sends the lines of a change
+log, or leaves a merge to the Drainer: the Drainer then reports the condition and waits until it
+ends, as for any other write. An executor without deltalake does the same.
 
 deltalake writes the files, as the first version of a table that is then discarded. They and their
 statistics are therefore those that it writes for the Drainer.
@@ -27,14 +27,19 @@ import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from drainer.task.sql.lake_rows import Block, LakeFile
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.log.files import sync_folder
 
+MERGE_MAGIC = b"PSTMERGE"
+NOT_MERGED = b'{"added": [], "removed": [], "missed": 0}'
+"""The answer of a task that cannot merge (`lake_merge`)."""
 FILE_ROWS_MIN = 5000
 """A block with fewer rows is sent.
 
@@ -67,6 +72,17 @@ def write_files(run: Path, rows: pa.Table, first_ts: int) -> list[LakeFile]:
     """Write rows into files and sync them; raise `NeedsOperator` if `run` is out of reach."""
     from deltalake import write_deltalake
 
+    folder = new_folder(run)
+    try:
+        write_deltalake(folder, rows)
+        return written_files(folder, 0, first_ts)[0]
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def new_folder(run: Path) -> Path:
+    """Make a folder for the files of one call; raise `NeedsOperator` if `run` is out of reach."""
     folder = run / secrets.token_hex(16)
     try:
         folder.mkdir()
@@ -79,17 +95,28 @@ def write_files(run: Path, rows: pa.Table, first_ts: int) -> list[LakeFile]:
             " Drainer also writes to, and let the executors' account write there",
             Code.SINK_FILE,
         ) from error
-    try:
-        write_deltalake(folder, rows)
-        entry = folder / _LOG / f"{0:020}.json"
-        actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
-        made = [_synced(folder, each["add"], first_ts) for each in actions if "add" in each]
-        sync_folder(folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    return folder
+
+
+def written_files(
+    folder: Path, version: int, first_ts: int
+) -> tuple[list[LakeFile], list[dict[str, Any]]]:
+    """Sync and return the files that a version of a table added, and the entries of removed files.
+
+    The table is discarded; its files stay.
+    """
+    entry = folder / _LOG / f"{version:020}.json"
+    lines = entry.read_text(encoding="utf-8").splitlines() if entry.exists() else []
+    actions = [json.loads(line) for line in lines]
+    made = [_synced(folder, each["add"], first_ts) for each in actions if "add" in each]
+    sync_folder(folder)
     shutil.rmtree(folder / _LOG, ignore_errors=True)
-    return made
+    return made, [each["remove"] for each in actions if "remove" in each]
+
+
+def read_file(run: Path, file: LakeFile) -> pa.Table:
+    # Of a single file: a reader of many would look for partitions in the path.
+    return pq.ParquetFile(run / file.path).read()
 
 
 def _synced(folder: Path, added: dict[str, object], first_ts: int) -> LakeFile:
