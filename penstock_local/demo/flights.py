@@ -33,7 +33,7 @@ from pumpclient import PumpClient
 PUMP_DOWN_S = 1.5
 TOPICS_PREFIX = "demo"
 THREADS = 4
-TASKS_S_MAX = 120.0
+TASKS_S_MAX = 300.0
 SPARK_TASKS = 4
 """The number of tasks of `standalone.toml`: the cores of two workers."""
 STATUS_DEFAULT = "as planned"

@@ -38,6 +38,7 @@ from tests.bench import (
     pump_stored,
     pump_unary,
     pump_write,
+    spark_cluster,
     tidb_upstream,
 )
 from tests.bench.rig import Figure
@@ -64,6 +65,7 @@ OTHERS: dict[str, Bench] = {
     },
     "outputs.kafka.lag": outputs_kafka.measure_lag,
     "drainer.restart drainer.takeover": drainer.measure_restart,
+    "spark.cluster.": spark_cluster.measure,
     "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
     "apply.replica.mixed drainer.replica": apply.measure_replica,
     "apply.load_data.insert drainer.load_data": apply.measure_load_data,

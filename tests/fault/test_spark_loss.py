@@ -2,11 +2,15 @@
 flow, with speculation on; every change arrives once, of tables without keys too."""
 
 import random
+import shutil
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
+import drainer as drainer_package
+import penstock
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
@@ -197,3 +201,26 @@ def test_the_units_of_a_frozen_task_are_answered_by_another_and_its_late_answers
     replication.check(drainer)
     assert drainer.status().details["spark_tasks"] == "2"
     assert drainer.stop() == 0
+
+
+@pytest.mark.fault("a task runs other code than the Drainer")
+@pytest.mark.slow
+def test_a_drainer_whose_executors_find_other_code_first_stops_with_a_hint(
+    replication: Replication, spark_cluster: HarmedCluster, tmp_path: Path
+) -> None:
+    """What the executors' Python imports at its start precedes the code that is sent to them."""
+    found = tmp_path / "found"
+    for package in (drainer_package, penstock):
+        name = package.__name__
+        shutil.copytree(Path(package.__path__[0]), found / name)
+    (found / "drainer" / "task" / "another.py").write_text("# Another version.\n")
+    (found / "sitecustomize.py").write_text("import drainer, penstock\n")
+    node = replication.start(
+        spark_master=spark_cluster.url,
+        spark_tasks=2,
+        spark_conf=f"spark.executorEnv.PYTHONPATH={found}",
+    )
+    replication.begin(seed=62).transact(5)
+    assert node.wait(150) == 2
+    node.wait_for(r"Spark task \d runs Penstock .*, this Drainer is .*remove what they find", 1)
+    assert node.checkpoint_ts() < replication.writer.last_ts

@@ -1,0 +1,144 @@
+"""A backlog in three Pumps, applied from a Spark cluster into MariaDB: rate, and CPU of each part.
+
+    Pumps ×3 ──> executors of two workers ──> MariaDB
+         └──> Drainer (metadata) ──┘
+
+The backlog is 50,000 inserted rows of 400 bytes, in which Spark starts and warms up, and then
+100,000 updates in transactions of five, which are measured. The baseline is the same Drainer on the
+same cluster with `payloads = driver`, into the same MariaDB, which is emptied between the two.
+"""
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pymysql
+
+from penstock_local.cluster import Cluster
+from penstock_local.process import ServerProcess
+from penstock_local.spark_cluster import SparkCluster
+from pumpclient import PumpClient
+from tests.bench.lag import checkpoint_ts
+from tests.bench.rig import Figure
+from tests.kit.servers.fix_mariadb import drop_user_databases
+
+KEYS, CHANGES, CHANGES_PER_TRANSACTION = 50_000, 100_000, 5
+WRITERS = 16
+STALL_S_MAX = 300.0
+LOOK_EVERY_S = 0.02
+_PAD = "x" * 330
+_DDL = "CREATE TABLE t (id BIGINT PRIMARY KEY, k INT, v BIGINT, pad VARCHAR(400), KEY (k))"
+
+Row = tuple[int, int, int, str]
+
+
+def measure(home: Path) -> Iterator[Figure]:
+    """Yield rows/s, and microseconds of the Drainer's CPU for each row change."""
+    with SparkCluster(home) as spark:
+        options = [*spark.drainer_options(), "--apply-mode", "parallel"]
+        cluster = Cluster(home, sink="mysql", with_drainer=False, drainer_options=options)
+        with cluster, PumpClient.connect(cluster.etcd.url) as client:
+            assert cluster.mariadb is not None
+            warm_ts, commits = backlog(client)
+            found = {}
+            for way in ("executors", "driver"):
+                drop_user_databases(cluster.mariadb)
+                drainer = cluster.another_drainer(f"drainer-{way}")
+                drainer.command += ["--spark-payloads", way]
+                try:
+                    found[way] = applied(cluster, drainer.start(), spark, warm_ts, commits)
+                finally:
+                    drainer.stop()
+    (rate, cpu_us), (driver_rate, driver_cpu_us) = found["executors"], found["driver"]
+    detail = {
+        "cpu_us_per_change": cpu_us,
+        "baseline_cpu_us_per_change": driver_cpu_us,
+        "changes": CHANGES,
+        "baseline": "payloads = driver",
+    }
+    yield Figure("spark.cluster.rate", rate, "rows/s", driver_rate, detail)
+    yield Figure("spark.cluster.cpu", cpu_us["drainer"], "us/row", driver_cpu_us["drainer"])
+
+
+def backlog(client: PumpClient) -> tuple[int, list[int]]:
+    """Write all; return the last commit_ts of the warm-up, and those of the changes in order."""
+    client.execute_ddl("CREATE DATABASE bench")
+    client.execute_ddl(_DDL, schema="bench")
+
+    def work(number: int) -> tuple[int, list[int]]:
+        dice = random.Random(number)
+        keys = range(number, KEYS, WRITERS)
+        rows: dict[int, Row] = {key: (key, key % 1000, 0, f"{_PAD}{key:>40}") for key in keys}
+        for first in range(0, len(keys), 250):
+            with client.begin("bench") as txn:
+                for key in keys[first : first + 250]:
+                    txn.insert("t", rows[key])
+        warm_ts, commits = txn.commit_ts, []
+        for _ in range(CHANGES // CHANGES_PER_TRANSACTION // WRITERS):
+            with client.begin("bench") as txn:
+                for key in dice.sample(keys, CHANGES_PER_TRANSACTION):
+                    before = rows[key]
+                    rows[key] = (key, dice.randrange(1000), before[2] + 1, before[3])
+                    txn.update("t", before, rows[key])
+            assert txn.commit_ts is not None
+            commits.append(txn.commit_ts)
+        assert warm_ts is not None
+        return warm_ts, commits
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        written = list(pool.map(work, range(WRITERS)))
+    return max(ts for ts, _ in written), sorted(ts for _, some in written for ts in some)
+
+
+def applied(
+    cluster: Cluster, drainer: ServerProcess, spark: SparkCluster, warm_ts: int, commits: list[int]
+) -> tuple[float, dict[str, float]]:
+    """Wait for all changes; return the rate after the warm-up, and the CPU of each part."""
+    reached = _reached(cluster, drainer, warm_ts)
+    begun_s, before_s = time.monotonic(), _cpu_s(cluster, drainer, spark)
+    _reached(cluster, drainer, commits[-1])
+    seconds, after_s = time.monotonic() - begun_s, _cpu_s(cluster, drainer, spark)
+    changes = CHANGES_PER_TRANSACTION * sum(ts > reached for ts in commits)
+    used = {part: after_s[part] - before_s[part] for part in after_s}
+    return changes / seconds, {part: round(cpu / changes * 1e6, 2) for part, cpu in used.items()}
+
+
+def _reached(cluster: Cluster, drainer: ServerProcess, commit_ts: int) -> int:
+    assert cluster.mariadb is not None
+    deadline_s = time.monotonic() + STALL_S_MAX
+    with cluster.mariadb.connect() as connection, connection.cursor() as cursor:
+        while True:
+            reached = 0
+            # The Drainer has yet to create the table.
+            with contextlib.suppress(pymysql.err.ProgrammingError):
+                reached = checkpoint_ts(cursor)
+            if reached >= commit_ts:
+                return reached
+            assert drainer.is_running, drainer.log_tail()
+            assert time.monotonic() < deadline_s, drainer.log_tail()
+            time.sleep(LOOK_EVERY_S)
+
+
+def _cpu_s(cluster: Cluster, drainer: ServerProcess, spark: SparkCluster) -> dict[str, float]:
+    """Return the CPU seconds of each part until now."""
+    assert cluster.mariadb is not None
+    below = [process for worker in spark.workers for process in worker.below()]
+    tasks = [process for process in below if "python" in process.name()]
+    parts = {
+        "drainer": [psutil.Process(drainer.pid)],
+        "driver_jvm": psutil.Process(drainer.pid).children(recursive=True),
+        "tasks": tasks,
+        "executor_jvms": [process for process in below if process not in tasks],
+        "pumps": [psutil.Process(pump.pid) for pump in cluster.pumps.values()],
+        "mariadb": [psutil.Process(cluster.mariadb.pid)],
+    }
+    return {part: sum(map(_own_cpu_s, processes)) for part, processes in parts.items()}
+
+
+def _own_cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
