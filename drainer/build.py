@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, cast
 
-from drainer.apply.batches import Fetching, Generation
+from drainer.apply.batches import FETCHES_UNDER_WAY_MAX, Fetching, Generation
 from drainer.apply.in_tasks import InTasks
 from drainer.apply.large import LargeTransactions
 from drainer.apply.pipeline import Downstream, Feed, Pipeline, Progress
@@ -115,12 +115,19 @@ async def build_active(
         fetch_job=jobs.fetch,
         relay=relay,
         checkpoint_interval_s=_CHECKPOINT_INTERVAL_S,
-        fetching=Fetching(*pumps.ids, pumps.addresses, schema.tracker) if fetches else None,
+        fetching=_fetching(components, pumps, schema) if fetches else None,
         catch_up=jobs.catch_up(source, checkpoint) if isinstance(source, TidbJobs) else None,
     )
     # An override replaces the tracker's catalog.
     unlogged = Unlogged(components.etcd, lambda: schema.tracker.catalog.tables())
     return membership, pumps, pipeline, unlogged if config.pd_address else None
+
+
+def _fetching(components: Components, pumps: Pumps, schema: StartingSchema) -> Fetching:
+    batches_max = FETCHES_UNDER_WAY_MAX
+    if components.executors_commit:  # One for each task, and as many again to prepare and to end.
+        batches_max = max(batches_max, components.task_count + 2)
+    return Fetching(*pumps.ids, pumps.addresses, schema.tracker, batches_max)
 
 
 def _count(

@@ -40,6 +40,8 @@ from drainer.task.work_unit import Batch, Statements, in_order
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+FETCHES_UNDER_WAY_MAX = 3
+"""If one task takes a whole batch, two prepare while one commits."""
 T = TypeVar("T")
 
 
@@ -178,8 +180,10 @@ class Fetching:
         drainer_id: str,
         addresses: Callable[[], Mapping[str, str]],
         schemas: SchemaTracker,
+        batches_max: int = FETCHES_UNDER_WAY_MAX,
     ) -> None:
         """`addresses` returns the current address of each Pump."""
+        self.batches_max = batches_max
         self.cluster_id = cluster_id
         self.drainer_id = drainer_id
         self.addresses = addresses

@@ -13,6 +13,12 @@ its SQL comes back as the last one, and one transaction of the Drainer commits i
 checkpoint, which is quicker. So do the statements that must run exactly once: those of tables
 without a row key, and those of a batch in which a table's version changes.
 
+**Several batches at once.** A batch begins while earlier ones are in progress, in commit order, if
+it shares no key value with them (`drainer.apply.admission`); `Pipeline` decides that. They end in
+commit order, each with its checkpoint. Their fences have separate numbers. After a restart this
+does not apply before the repair is complete: the downstream may then hold values between those of
+the beginning and the end of the repaired batch, which are not among its digests.
+
 If a task is lost, or silent for `SILENT_S`, another task makes the same SQL and gets the same
 order; the fences make that safe (`drainer.sinks.mysql.side_connections`). The first answer counts.
 The content of the partitions proves that both tasks made the same SQL.
@@ -27,10 +33,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import count
+from typing import Any
 
 from drainer.apply.batches import FetchBatch, Generation, RowBatch
-from drainer.apply.strategies import Parallel, Prepared
+from drainer.apply.strategies import Begins, Parallel, Prepared
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import PartitionedSink
@@ -45,6 +54,7 @@ log = logging.getLogger(__name__)
 SILENT_S = 60.0
 """How long an order may take before another task gets it, too."""
 _LOSSES_MAX = 4
+_PHASES = 2
 
 
 class InTasks(Parallel):
@@ -62,30 +72,50 @@ class InTasks(Parallel):
     ) -> None:
         super().__init__(generation, sink, thread, connections=connections, start=start)
         self._silent_s = silent_s
+        self._slots: set[int] = set()
+        """The ranges of fences in use."""
 
-    async def prepare(self, batch: RowBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared | Begins:
         if not isinstance(batch, FetchBatch):
             return await super().prepare(batch)
-        if self.is_partial:
+        is_partial = self.is_partial
+        if is_partial:
             batch = batch.displacing()
         cut, task = await batch.cut(self._generation, self._connections)
-        return partial(self._commit, batch, cut, task)
+        begin = partial(self._begin, batch, cut, task)
+        return partial(_alone, begin) if is_partial else Begins(cut.touched, begin)
 
-    async def _commit(
+    async def _begin(
         self, batch: FetchBatch, cut: Cut, task: Task, checkpoint: Checkpoint
-    ) -> None:
+    ) -> Prepared:
         took_s: list[float] = []
         if cut.count:
+            slot = next(number for number in count() if number not in self._slots)
+            self._slots.add(slot)
+            first = slot * _PHASES * self._connections
             passage = await self._thread.call(
-                lambda: self._sink.begin_partitions(cut.count, checkpoint, self._start)
+                lambda: self._sink.begin_partitions(
+                    range(first, first + cut.count), checkpoint, self._start
+                )
             )
             order = Order(cut.content, passage)
             took_s = await _Ordering(self._generation, batch, order, self._connections).done(
                 task, self._silent_s
             )
-        await self._thread.call(lambda: self._sink.apply(cut.last, checkpoint))
+            self._slots.discard(slot)
+        return partial(self._end, cut.last, took_s)
+
+    async def _end(self, last: list[bytes], took_s: list[float], checkpoint: Checkpoint) -> None:
+        await self._thread.call(lambda: self._sink.apply(last, checkpoint))
         self._committed_ts = checkpoint.commit_ts
         self.partitions_s = tuple(took_s)
+
+
+async def _alone(
+    begin: Callable[[Checkpoint], Coroutine[Any, Any, Prepared]], checkpoint: Checkpoint
+) -> None:
+    end = await begin(checkpoint)
+    await end(checkpoint)
 
 
 class _Ordering:

@@ -7,7 +7,9 @@ At most two steps are under way after the planner: one being prepared, one commi
 prepares and commits a batch (`drainer.apply.strategies`). When a slot is free and no more binlogs
 wait to be merged, the gathered changes are cut and sent. A batch is therefore as small as the load
 allows and as large as the backlog makes it. Steps commit in stream order. A DDL is a step: later
-steps may be prepared during it but are not committed before it. `Progress` has the downstream's
+steps may be prepared during it but are not committed before it. If tasks commit, there are more
+slots, and a batch begins while earlier ones are in progress, if it shares no key value with them.
+`Progress` has the downstream's
 position and costs, for status, pages and log.
 """
 
@@ -21,8 +23,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from drainer.apply.admission import Admission
 from drainer.apply.batches import FetchBatch, Fetching, HeldBatch, RowBatch
-from drainer.apply.strategies import Prepared, Strategy
+from drainer.apply.strategies import Begins, Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.differences import Counts, SkippedTotals
@@ -42,8 +45,6 @@ from penstock.wire.binlog import MutationType
 log = logging.getLogger(__name__)
 
 STEPS_UNDER_WAY_MAX = 2
-FETCHES_UNDER_WAY_MAX = 3
-"""If one task takes a whole batch, two prepare while one commits."""
 
 _merged = point("drainer.merged")
 _ddl_followed = point("drainer.ddl_followed")
@@ -74,7 +75,10 @@ class _Work:
     step: Step
     checkpoint: Checkpoint
     ddl: FollowedDdl | None = None
-    prepared: asyncio.Task[Prepared] | None = None
+    number: int = 0
+    prepared: asyncio.Task[Prepared | Begins] | None = None
+    begun: asyncio.Task[Prepared] | None = None
+    """Applies the batch, up to its last transaction."""
     relayed: asyncio.Future[None] | None = None
     fetched: FetchBatch | None = None
 
@@ -115,16 +119,20 @@ class Pipeline:
         self._checkpoint_interval_s = checkpoint_interval_s
         self._gathers = gathers
         self._intent_ts = progress.checkpoint.ddl_intent_ts
-        self._slots = STEPS_UNDER_WAY_MAX if fetching is None else FETCHES_UNDER_WAY_MAX
+        self._slots = STEPS_UNDER_WAY_MAX if fetching is None else fetching.batches_max
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._begun: asyncio.Queue[_Work | None] = asyncio.Queue()
+        self._admission = Admission()
+        self._finished = asyncio.Event()
         self._plan_task: asyncio.Task[None] | None = None
-        self._preparing: set[asyncio.Task[Prepared]] = set()
+        self._preparing: set[asyncio.Task[Any]] = set()
         self._last_step_s = time.monotonic()
         self._batch_id = 0
 
     async def run(self) -> None:
         """Run until `stop`, then finish work in progress; raises the error that stops it."""
         commit = asyncio.create_task(self._commit(), name="commit")
+        beginning = asyncio.create_task(self._begin_in_turn(), name="begin")
         self._plan_task = asyncio.create_task(self._plan(), name="plan")
         tasks = (self._plan_task, commit)
         try:
@@ -139,9 +147,9 @@ class Pipeline:
             if failure is not None:
                 raise failure
         finally:
-            for task in (*tasks, *self._preparing):
+            for task in (*tasks, beginning, *self._preparing):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait((*tasks, beginning))
 
     def stop(self) -> None:
         """Take nothing more from the merge; `run` returns when the steps in progress are done."""
@@ -267,7 +275,7 @@ class Pipeline:
         self._queue.put_nowait(work)
         _planned()
 
-    async def _prepared(self, batch: RowBatch) -> Prepared:
+    async def _prepared(self, batch: RowBatch) -> Prepared | Begins:
         started_s = time.monotonic()
         preparing = self._downstream.strategy.prepare(batch)
         del batch  # The preparation decides how long the rows are needed.
@@ -276,15 +284,35 @@ class Pipeline:
         self.progress.generate_s = time.monotonic() - started_s
         return prepared
 
+    async def _begin_in_turn(self) -> None:
+        """Hand steps to `_commit`, in stream order, once no earlier one stands in their way."""
+        number = 0
+        while (work := await self._queue.get()) is not None:
+            work.number = number = number + 1
+            self._admission.begin(number)
+            begins = None
+            if work.prepared is not None:
+                await asyncio.wait((work.prepared,))
+                begins = _begins(work.prepared)
+            if begins is not None:
+                self._admission.know(number, begins.touched)
+            while not self._admission.admits(number):
+                self._finished.clear()
+                await self._finished.wait()
+            if begins is not None:
+                work.begun = asyncio.create_task(begins.begin(work.checkpoint))
+                self._preparing.add(work.begun)
+                work.begun.add_done_callback(self._preparing.discard)
+            self._begun.put_nowait(work)
+        self._begun.put_nowait(None)
+
     async def _commit(self) -> None:
-        """Commit steps in stream order; this is the only place where the downstream changes."""
+        """Commit steps in stream order; only here and in `begun` does the downstream change."""
         downstream, begin = self._downstream, replace(self.progress.checkpoint, consistent=False)
         catalog = downstream.catalog()  # Now, before any DDL of this run is followed.
         await downstream.thread.call(lambda: downstream.sink.save_checkpoint(begin))
         await downstream.thread.call(lambda: downstream.sink.look_at(catalog))
-        while (work := await self._queue.get()) is not None:
-            if work.prepared is not None:
-                await asyncio.wait((work.prepared,))
+        while (work := await self._begun.get()) is not None:
             if work.relayed is not None:
                 await work.relayed
             _before_sink()
@@ -300,6 +328,8 @@ class Pipeline:
             self.progress.partitions_s = strategy.partitions_s
             if self._relay is not None:
                 self._relay.trim(work.checkpoint.commit_ts)
+            self._admission.finish(work.number)
+            self._finished.set()
             self._slots += 1
             self._wake.set()
 
@@ -317,14 +347,15 @@ class Pipeline:
         elif work.prepared is None:
             await call(lambda: sink.save_checkpoint(checkpoint))
         else:
-            commit = await work.prepared
-            work.prepared = None
-            if nothing_left:
-                await call(lambda: sink.save_checkpoint(checkpoint))
-                return
-            committing = commit(checkpoint)
-            del commit  # The statements are released as soon as the sink is done with them.
             try:
+                commit = await (work.begun or work.prepared)
+                assert not isinstance(commit, Begins), "it has begun"
+                work.prepared = work.begun = None
+                if nothing_left:
+                    await call(lambda: sink.save_checkpoint(checkpoint))
+                    return
+                committing = commit(checkpoint)
+                del commit  # The statements are released as soon as the sink is done with them.
                 await committing
             except Refused as error:
                 raise located(error, after_ts, checkpoint.commit_ts) from error
@@ -348,6 +379,14 @@ class Pipeline:
         work.step = batch.counted(work.step)
         self.progress.kinds.update(batch.facts.kinds)
         return work.step.rows > 0
+
+
+def _begins(prepared: asyncio.Task[Prepared | Begins]) -> Begins | None:
+    """Return the result if it may begin early; a failure is raised in its turn, by `_commit`."""
+    if prepared.cancelled() or prepared.exception() is not None:
+        return None
+    result = prepared.result()
+    return result if isinstance(result, Begins) else None
 
 
 def _skipped(work: _Work) -> Counts:

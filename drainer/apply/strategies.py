@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,7 @@ from drainer.spark.dispatcher import Dispatcher
 from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
 from drainer.task.partitions import Partitions, arranged
+from drainer.task.sql.digests import Digests
 from drainer.task.work_unit import Statements
 
 Prepared = Callable[[Checkpoint], Coroutine[Any, Any, None]]
@@ -57,11 +59,24 @@ downstream unchanged.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Begins:
+    """A prepared batch that may begin before the batch before it has ended; the keys it touches.
+
+    `begin` is called once, in commit order, while no earlier batch in progress shares a key value.
+    Its result ends the batch.
+    """
+
+    touched: Digests
+    begin: Callable[[Checkpoint], Coroutine[Any, Any, Prepared]]
+
+
 class Strategy:
     """The way in which all batches of a Drainer's run are applied, one after another.
 
     A batch may be prepared while the previous batch is committed. Commits follow one another in
-    commit order, with DDL steps between them that a strategy does not handle.
+    commit order, with DDL steps between them that a strategy does not handle. Only a batch that
+    `Begins` may be applied while others are.
     """
 
     missed_rows = 0
@@ -86,7 +101,7 @@ class Strategy:
         """True until every change that may be partly downstream is complete."""
         return self._committed_ts < self._start.applying_ts
 
-    async def prepare(self, batch: RowBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared | Begins:
         """Turn rows into SQL or messages.
 
         It does not touch the downstream, so it may be cancelled at any time.
@@ -137,7 +152,7 @@ class Parallel(Strategy):
         self._connections = connections
         super().__init__(start)
 
-    async def prepare(self, batch: RowBatch) -> Prepared:
+    async def prepare(self, batch: RowBatch) -> Prepared | Begins:
         again = batch if self.is_partial else None
         generating = batch.by_unit(self._generation)
         del batch  # The conversion to SQL decides how long the rows are needed.

@@ -326,21 +326,24 @@ class InDoubt(PenstockError):
 class Passage(NamedTuple):
     """The fences under which a task commits partitions: see `begin_partitions`.
 
-    `table` is a quoted name; `ts` is the batch's.
+    `table` is a quoted name, `ts` is the batch's, `part` the number of its first fence.
     """
 
     table: str
     cluster_id: int
     epoch: int
     ts: int
+    part: int
 
 
 class PartitionedSink(SqlSink):
     """A sink with enough connections to commit partitions concurrently."""
 
-    def begin_partitions(self, count: int, checkpoint: Checkpoint, start: Checkpoint) -> Passage:
-        """Begin a batch of `count` partitions that tasks commit; `apply` ends it.
+    def begin_partitions(self, parts: range, checkpoint: Checkpoint, start: Checkpoint) -> Passage:
+        """Begin a batch whose partitions tasks commit; `apply` ends it.
 
+        Several batches may be in progress, begun and ended in commit order, with separate numbers
+        of their `parts`.
         All of them run, including those that an earlier run committed, perhaps in another cut.
         Their statements must allow that.
         """

@@ -95,6 +95,7 @@ class Task:
     partition: int
     writer: asyncio.StreamWriter
     units: dict[int, _Unit] = field(default_factory=dict)
+    last_unit: int = -1
     orders: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
     problem: str = ""
     """The condition that its downstream waits for."""
@@ -363,9 +364,10 @@ class Dispatcher:
             free = [t for t in others if t.has_room and t not in unit.holders]
             if not free:
                 return
-            task = min(free, key=lambda t: (t.held_bytes, t.partition))
+            task = min(free, key=lambda t: (t.held_bytes, len(t.orders), t.last_unit))
             self._pending.popleft()
             task.units[unit.number] = unit
+            task.last_unit = unit.number
             unit.holders.add(task)
             if unit.catalog is not None and unit.catalog[0] not in task.catalogs:
                 number, data = unit.catalog

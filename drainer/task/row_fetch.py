@@ -26,7 +26,8 @@ JSON and the JSON of `Facts` with the lengths of the encoded `Statements` that f
 
 **A task that commits** (`connections` above 0) cuts the SQL into partitions. Its answer is a byte 2
 and the same, but the only statements are those of the last transaction, and the JSON states the
-`content` and the number of partitions of each phase. The task keeps the partitions under their
+`content` and the number of partitions of each phase; the digests of all key values that the batch
+touches follow the statements. The task keeps the partitions under their
 content until it has committed them. It keeps the SQL of `KEPT_MAX` batches, more than a Drainer has
 in progress, and then drops the oldest.
 """
@@ -52,6 +53,7 @@ from drainer.task.events.event_unit import answer
 from drainer.task.partitions import Partitions, arranged
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
+from drainer.task.sql.digests import Digests, Touched, merged
 from drainer.task.sql.generate import generate
 from drainer.task.sql.rows import can_meet_others
 from drainer.task.work_unit import Batch, Statements, in_order, reading
@@ -203,22 +205,25 @@ def _encoded(kind: bytes, facts: Facts, more: dict[str, Any], parts: Iterable[by
 class Cut:
     """The partitions that a task keeps, and the statements of the last transaction.
 
-    `content` identifies the partitions; a batch of little SQL has none.
+    `content` identifies the partitions; a batch of little SQL has none. `touched` are the key
+    values that all statements touch.
     """
 
     content: str
     phases: Sequence[int]
     last: list[bytes]
+    touched: Digests
 
     @property
     def count(self) -> int:
         return sum(self.phases)
 
 
-def encode_cut(work: Partitions, facts: Facts) -> bytes:
+def encode_cut(work: Partitions, facts: Facts, touched: Digests) -> bytes:
     phases = [len(phase) for phase in work.phases]
-    more = {"content": work.content if work.phases else "", "phases": phases}
-    return _encoded(_CUT, facts, more, [Statements(ordered=work.last).encode()])
+    last = Statements(ordered=work.last).encode()
+    more = {"content": work.content if work.phases else "", "phases": phases, "last": len(last)}
+    return _encoded(_CUT, facts, more, [last, touched.encode()])
 
 
 def decode_cut(data: bytes) -> tuple[Cut, Facts]:
@@ -227,8 +232,10 @@ def decode_cut(data: bytes) -> tuple[Cut, Facts]:
         raise Away(data[1:].decode("utf-8", "replace"))
     with reading("answer of a task"):
         header, at = _json(data, 1)
-        last = Statements.decode(memoryview(data)[at:]).ordered
-        cut = Cut(header.pop("content"), header.pop("phases"), last)
+        end = at + header.pop("last")
+        last = Statements.decode(memoryview(data)[at:end]).ordered
+        touched = Digests.decode(data[end:])
+        cut = Cut(header.pop("content"), header.pop("phases"), last, touched)
         return cut, _facts(header)
 
 
@@ -258,11 +265,15 @@ def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:
 
 
 def statements_of(
-    unit: FetchUnit, transactions: Iterable[tuple[int, bytes]], selection: Selection
+    unit: FetchUnit,
+    transactions: Iterable[tuple[int, bytes]],
+    selection: Selection,
+    touched: list[Digests] | None = None,
 ) -> tuple[Made, Facts]:
     """Return the SQL of merged binlogs, given with ascending commit_ts, and their facts.
 
-    Raises `Malformed` and the errors of a table's look-up.
+    Adds the digests of the touched key values to `touched`. Raises `Malformed` and the errors of a
+    table's look-up.
     """
     targets = Targets(selection.lookup)
     collector, kinds, skipped = Collector(), Counter[int](), Counts()
@@ -276,11 +287,11 @@ def statements_of(
         changes = read_changes(value, targets.of)
         if not collector.fits(changes):
             skipped += collector.skipped
-            runs.append(_run(unit, collector, kinds))
+            runs.append(_run(unit, collector, kinds, touched))
             collector = Collector()
         collector.add(changes, len(payload))
     skipped += collector.skipped
-    runs.append(_run(unit, collector, kinds))
+    runs.append(_run(unit, collector, kinds, touched))
     facts = Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
     runs = [run for run in runs if run]
     if len(runs) < 2:
@@ -289,14 +300,19 @@ def statements_of(
     return [(True, Statements(ordered=ordered))], facts
 
 
-def _run(unit: FetchUnit, collector: Collector, kinds: Counter[int]) -> Made:
+def _run(
+    unit: FetchUnit, collector: Collector, kinds: Counter[int], touched: list[Digests] | None
+) -> Made:
     tables = collector.tables()
     for table in tables:
         for kind in MutationType:
             kinds[kind] += table.kinds.count(kind)
     made: Made = []
     for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), 1, unit.dialect):
-        made.append((can_meet_others(work.table), generate(work)))
+        keys = None if touched is None else Touched(work)
+        made.append((can_meet_others(work.table), generate(work, touched=keys)))
+        if touched is not None and keys is not None:
+            touched.append(keys.digests())
     return made
 
 
@@ -351,24 +367,26 @@ class Fetcher:
         selection = self._selection(unit.catalog)
         while True:
             try:
-                made, facts = statements_of(unit, self.transactions(unit), selection)
+                touched: list[Digests] | None = [] if unit.connections else None
+                transactions = self.transactions(unit)
+                made, facts = statements_of(unit, transactions, selection, touched)
             except Away as away:
                 if time.monotonic() > until_s:
                     return encode_away(str(away))
                 time.sleep(_PAUSE_S)
             else:
-                return self._kept(unit, made, facts)
+                if touched is None:
+                    return encode_made(made, facts)
+                return self._kept(unit, made, facts, merged(touched))
 
-    def _kept(self, unit: FetchUnit, made: Made, facts: Facts) -> bytes:
-        if not unit.connections:
-            return encode_made(made, facts)
+    def _kept(self, unit: FetchUnit, made: Made, facts: Facts, touched: Digests) -> bytes:
         work = arranged(made, connections=unit.connections)
         if work.phases:
             self.kept[work.content] = work
             self.kept.move_to_end(work.content)
             while len(self.kept) > KEPT_MAX:
                 self.kept.popitem(last=False)
-        return encode_cut(work, facts)
+        return encode_cut(work, facts, touched)
 
     def _selection(self, number: int) -> Selection:
         known = self._selections.get(number)

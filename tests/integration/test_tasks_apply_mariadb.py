@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from drainer.apply.batches import FetchBatch, Generation
 from drainer.apply.in_tasks import InTasks
+from drainer.apply.strategies import Begins, Prepared
 from drainer.settings.targets import MYSQL_PASSWORD, MysqlTarget, target_of
 from drainer.sinks.checkpoint import Checkpoint, TakenOver
 from drainer.sinks.mysql import side_connections, task_commits
@@ -25,6 +27,7 @@ from drainer.sinks.protocol import Refused
 from drainer.spark.dispatcher import Dispatcher
 from drainer.task.partitions import Partitions
 from drainer.task.row_fetch import Cut, Facts, decode_cut, encode_cut
+from drainer.task.sql.digests import Digests
 from drainer.task.work_loop import _answer_checked, serve
 from penstock.errors import Malformed, NeedsOperator
 from penstock_local.sql_server import SqlServer
@@ -48,6 +51,20 @@ def adds(*ids: int) -> list[bytes]:
 
 
 WORK = Partitions([[adds(1, 2)], [adds(3), adds(4)]], adds(5))
+WORKS = {
+    b"first": Partitions([[adds(1)], [adds(2)]], adds(5)),
+    b"second": Partitions([[adds(3), adds(4)]], adds(5)),
+}
+"""Other work, by the unit."""
+
+
+NOTHING = Digests({}, np.zeros(0, np.uint64))
+
+
+async def applied(batch: Prepared | Begins, ts: int) -> None:
+    """Begin and end a batch."""
+    end = await batch.begin(Checkpoint(ts, 1)) if isinstance(batch, Begins) else batch
+    await end(Checkpoint(ts, 1))
 
 
 class Task(threading.Thread):
@@ -74,8 +91,9 @@ class Task(threading.Thread):
 
     def made(self, payload: bytes) -> bytes:
         self.units += 1
-        self.kept[self.work.content] = self.work
-        return encode_cut(self.work, Facts(rows=5))
+        work = WORKS.get(payload, self.work)
+        self.kept[work.content] = work
+        return encode_cut(work, Facts(rows=5), NOTHING)
 
     def dies_at(self, step: str) -> None:
         """Let the connection end before or after the next commit, which is then not reported."""
@@ -93,7 +111,8 @@ class Task(threading.Thread):
 class Batch(FetchBatch):
     """A batch whose unit is a text."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: bytes = b"unit") -> None:
+        self.unit = unit
         self.facts = Facts()
         self.displaced = 0
 
@@ -104,7 +123,7 @@ class Batch(FetchBatch):
     async def cut(
         self, generation: Generation, connections: int, avoids: Any = ()
     ) -> tuple[Cut, Any]:
-        answer, task = await generation.dispatcher.run_on(b"unit", (1, b"catalog"), avoids)
+        answer, task = await generation.dispatcher.run_on(self.unit, (1, b"catalog"), avoids)
         return decode_cut(answer)[0], task
 
 
@@ -132,8 +151,7 @@ class Rig:
         )
 
     async def apply(self, ts: int, silent_s: float = 60) -> None:
-        commit = await self.strategy(silent_s).prepare(Batch())
-        await commit(Checkpoint(ts, 1))
+        await applied(await self.strategy(silent_s).prepare(Batch()), ts)
 
     def counts(self) -> list[int]:
         return [v for (v,) in self.server.query("SELECT v FROM parallel.t ORDER BY id")]
@@ -196,7 +214,7 @@ async def test_a_lost_task_s_partitions_are_committed_by_another_one_and_once(
         commit = await rig.strategy().prepare(Batch())
         (holder,) = (task for task in rig.tasks if task.units)
         holder.dies_at(step)
-        committing = asyncio.create_task(commit(Checkpoint(7, 1)))
+        committing = asyncio.create_task(applied(commit, 7))
         if step == "after":
             await until(lambda: rig.counts()[3] == 1)
         for connection in list(rig.dispatcher._tasks):
@@ -296,7 +314,7 @@ async def test_a_task_of_a_replaced_drainer_commits_nothing(
 
         monkeypatch.setattr(rig.sink, "begin_partitions", overtaken)
         with pytest.raises(TakenOver, match="fenced off"):
-            await commit(Checkpoint(7, 1))
+            await applied(commit, 7)
         assert rig.counts() == [0, 0, 0, 0, 0]
 
 
@@ -304,7 +322,7 @@ async def test_a_task_that_has_dropped_the_sql_makes_it_again(mariadb: MariadbSe
     async with rigged(mariadb, tasks=1) as rig:
         commit = await rig.strategy().prepare(Batch())
         rig.tasks[0].kept.clear()
-        await commit(Checkpoint(7, 1))
+        await applied(commit, 7)
         assert rig.counts() == [1, 1, 1, 1, 1]
         assert rig.tasks[0].units == 2
 
@@ -317,7 +335,7 @@ async def test_two_tasks_that_make_different_sql_of_a_batch_stop_the_drainer(
         rig.tasks[0].kept.clear()
         rig.tasks[0].work = Partitions([[adds(1), adds(2)]], [])
         with pytest.raises(Malformed, match="different SQL"):
-            await commit(Checkpoint(7, 1))
+            await applied(commit, 7)
         assert rig.counts() == [0, 0, 0, 0, 0]
 
 
@@ -328,8 +346,47 @@ async def test_after_a_restart_a_batch_in_progress_is_made_to_displace(
         strategy = rig.strategy(start=Checkpoint(6, 1, applying_ts=7))
         for ts, displaced in ((7, 1), (8, 0)):
             batch = Batch()
-            await (await strategy.prepare(batch))(Checkpoint(ts, 1))
+            prepared = await strategy.prepare(batch)
+            assert isinstance(prepared, Begins) != bool(displaced), "it is applied alone"
+            await applied(prepared, ts)
             assert batch.displaced == displaced
+
+
+@pytest.mark.parametrize("late", ["first", "second"])
+async def test_two_batches_are_committed_at_once_and_end_in_order(
+    mariadb: MariadbServer, late: str
+) -> None:
+    """The end of the first one does not wait for the locks of the second one's partitions."""
+    async with rigged(mariadb) as rig:
+        strategy = rig.strategy()
+        first, second = [await strategy.prepare(Batch(unit)) for unit in (b"first", b"second")]
+        assert isinstance(first, Begins)
+        assert isinstance(second, Begins)
+        with closing(mariadb.connect()) as connection:
+            connection.begin()
+            connection.query(
+                f"UPDATE parallel.t SET u = 30 WHERE id = {2 if late == 'first' else 3}"
+            )
+            one = asyncio.create_task(first.begin(Checkpoint(7, 1)))
+            await until(lambda: rig.counts()[0] == 1)
+            other = asyncio.create_task(second.begin(Checkpoint(8, 1)))
+            await until(lambda: rig.counts()[3] == 1)
+            assert (rig.checkpoint().commit_ts, rig.checkpoint().applying_ts) == (0, 8)
+            if late == "second":
+                await (await one)(Checkpoint(7, 1))
+                assert (rig.checkpoint().commit_ts, rig.checkpoint().applying_ts) == (7, 8)
+                assert not other.done()
+            else:
+                await other
+                assert not one.done()
+            connection.rollback()
+        if late == "first":
+            await (await one)(Checkpoint(7, 1))
+        await (await other)(Checkpoint(8, 1))
+        assert rig.counts() == [1, 1, 1, 1, 2]
+        assert (rig.checkpoint().commit_ts, rig.checkpoint().is_between) == (8, False)
+        fences = mariadb.query("SELECT part, batch FROM tidb_binlog.checkpoint_fence ORDER BY part")
+        assert fences == [(0, 7), (1, 7), (4, 8), (5, 8)]
 
 
 def account(server: MariadbServer, password: str) -> None:

@@ -136,6 +136,8 @@ class Fences:
         self._epoch = epoch
         self.is_taken = False
         """True once the transaction of `take` is committed."""
+        self.may_have_content = True
+        """False once no row of this cluster has any content."""
 
     def create(self, connection: Connection) -> None:
         """Create the table if it is missing; commits any open transaction."""
@@ -168,8 +170,8 @@ class Fences:
             return bool(one(connection, asked)[0] == work.count)
         return False
 
-    def passage(self, ts: int) -> Passage:
-        return Passage(self._table, self._cluster_id, self._epoch, ts)
+    def passage(self, ts: int, part: int) -> Passage:
+        return Passage(self._table, self._cluster_id, self._epoch, ts, part)
 
     @staticmethod
     @contextmanager
@@ -180,10 +182,11 @@ class Fences:
             if code_of(error) != ER.NO_SUCH_TABLE:
                 raise
 
-    def begin(self, connection: Connection, content: str, count: int, ts: int) -> None:
+    def begin(self, connection: Connection, content: str, parts: range, ts: int) -> None:
         """Prepare the rows for the batch at `ts`, within the transaction that begins it."""
+        self.may_have_content |= bool(content)
         rows = ",".join(
-            f"({self._cluster_id},{part},{self._epoch},0,'{content}')" for part in range(count)
+            f"({self._cluster_id},{part},{self._epoch},0,'{content}')" for part in parts
         )
         connection.query(
             f"INSERT INTO {self._table} VALUES {rows} ON DUPLICATE KEY UPDATE"  # noqa: S608
@@ -289,8 +292,8 @@ class SideConnections:
             ]
         return Missed().add(each.result() for each in running)
 
-    def run_partitions(self, work: Partitions, ts: int) -> list[float]:
-        """Run phase after phase; return each partition's seconds.
+    def run_partitions(self, work: Partitions, ts: int, part: int = 0) -> list[float]:
+        """Run phase after phase; return each partition's seconds. `part` is the first one's number.
 
         A failure is raised once no partition of its phase is running any more.
         """
@@ -299,7 +302,7 @@ class SideConnections:
             sessions = self._opened(len(phase))
             with ThreadPoolExecutor(len(phase), thread_name_prefix="partition") as pool:
                 running = [
-                    pool.submit(self._commit, session, len(took_s) + i, partition, ts)
+                    pool.submit(self._commit, session, part + len(took_s) + i, partition, ts)
                     for i, (session, partition) in enumerate(zip(sessions, phase, strict=True))
                 ]
             took_s += [each.result() for each in running]

@@ -101,6 +101,7 @@ class MysqlSink(PartitionedSink):
         self._collations = Collations(target.collations)
         self._known_engines: set[tuple[str, str]] = set()
         self._foreign_keys: tuple[ForeignKey, ...] | None = None
+        self._is_fenced = False
         schema, table = target.checkpoint_schema, target.checkpoint_table
         self._table = quote_path(schema, table)
         self._own_tables = (
@@ -164,7 +165,7 @@ class MysqlSink(PartitionedSink):
             with closing(slices()) as lists:
                 for statements in lists:
                     self._session.check_sizes(statements)
-                    if statements and is_between:
+                    if statements and is_between and self._fences.may_have_content:
                         self._fences.forget(connection)
                     for statement in statements:
                         run(connection, statement)
@@ -210,24 +211,30 @@ class MysqlSink(PartitionedSink):
             def begin(connection: Connection) -> None:
                 # The rows are valid if the checkpoint marks the batch as in progress.
                 if not (resumes and self._fences.hold(connection, partitions)):
-                    self._fences.begin(connection, partitions.content, partitions.count, ts)
+                    parts = range(partitions.count)
+                    self._fences.begin(connection, partitions.content, parts, ts)
 
             self._begin(begin, checkpoint, start)
             took_s = self._side.run_partitions(partitions, ts)
         self.apply(partitions.last, checkpoint)
         return took_s
 
-    def begin_partitions(self, count: int, checkpoint: Checkpoint, start: Checkpoint) -> Passage:
+    def begin_partitions(self, parts: range, checkpoint: Checkpoint, start: Checkpoint) -> Passage:
         def begin(connection: Connection) -> None:
-            self._fences.begin(connection, "", count, checkpoint.commit_ts)
+            if self._fences.may_have_content:  # Later, tasks hold locks of these rows.
+                self._fences.forget(connection)
+            self._fences.begin(connection, "", parts, checkpoint.commit_ts)
 
         self._begin(begin, checkpoint, start)
-        return self._fences.passage(checkpoint.commit_ts)
+        self._fences.may_have_content = False
+        return self._fences.passage(checkpoint.commit_ts, parts.start)
 
     def _begin(
         self, begin: Callable[[Connection], None], checkpoint: Checkpoint, start: Checkpoint
     ) -> None:
-        self._session.retrying(lambda connection, _: self._fences.create(connection))
+        if not self._is_fenced:  # Later, it could wait for tasks that use the table.
+            self._session.retrying(lambda connection, _: self._fences.create(connection))
+            self._is_fenced = True
         self._commit(begin, self._ledger.applying(checkpoint, start))
 
     def _queue_begins(self, connection: Connection, transaction: Transaction, queue: int) -> None:

@@ -103,8 +103,8 @@ class TaskConnections:
             if work is None:
                 return GONE
             _partitions_ordered()
-            took_s = self._connected(passage).run_partitions(work, passage.ts)
-        except Exception as error:  # The Drainer decides what follows from it.
+            took_s = self._connected(passage).run_partitions(work, passage.ts, passage.part)
+        except Exception as error:  # The Drainer decides how to continue.
             return failed(error)
         self._used_s = time.monotonic()
         self._kept.pop(content, None)
