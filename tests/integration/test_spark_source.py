@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.ts import physical_ms
 from pumpclient import Options, PumpClient
+from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
 
 QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
@@ -161,3 +163,17 @@ def test_a_transaction_larger_than_memory_is_read_in_slices(
     rows = found.selectExpr("id", "_seq", "length(data)", "hex(substr(data, 1, 1))").collect()
     assert [tuple(row) for row in rows] == [(n, n, 1 << 20, f"{n:02X}") for n in range(40)]
     assert read(spark_session, etcd_url).where("_kind = 'insert'").count() == 42
+
+
+def test_with_tls_driver_and_tasks_show_their_certificate(
+    spark_session: Any, etcd_url: str, pump_factory: MakePump, tmp_path: Path
+) -> None:
+    own = Authority(tmp_path).issue("node")
+    pump_factory(etcd_url, **own.settings, security_cert_allowed_cn="node")
+    with PumpClient.connect(etcd_url, tls=own.tls, options=QUICK) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        client.execute_ddl("CREATE TABLE shop.goods (id INT PRIMARY KEY, name VARCHAR(20))")
+        put(client, 1)
+    files = {name: own.settings[f"security_ssl_{name}"] for name in ("ca", "cert", "key")}
+    found = read(spark_session, etcd_url, table="shop.goods", **files)
+    assert [row["id"] for row in found.collect()] == [1]

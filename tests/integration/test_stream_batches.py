@@ -1,8 +1,10 @@
 """`Reader.batches`: transactions of real Pumps as Arrow record batches, one for each table."""
 
+import re
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -93,6 +95,28 @@ def test_a_ddl_is_between_the_batches_before_and_after_it(etcd_url: str, shop: P
         "CREATE DATA", "CREATE TABL", ["id", "name", "price", *META],
         "ALTER TABLE", ["id", "name", *META],
     ]  # fmt: skip
+
+
+def test_the_page_s_lines_for_data_frames_work(
+    etcd_url: str, shop: PumpClient, spark_session: Any
+) -> None:
+    with shop.begin("shop") as txn:
+        txn.insert("goods", {"id": 1, "name": "nut", "price": "1.50"})
+    with Reader.connect(etcd_url) as reader:
+        rows = next_batch(batches(reader)).tables["shop.goods"]
+    page = (Path(__file__).parents[2] / "docs/reading.md").read_text(encoding="utf-8")
+    snippets = dict(
+        re.findall(r'```python title="(pandas|Polars|Spark)"\n(.*?)```', page, re.DOTALL)
+    )
+    assert len(snippets) == 3
+    seen = {}
+    for name, text in snippets.items():
+        names: dict[str, Any] = {"rows": rows, "spark": spark_session}
+        exec(text, names)
+        seen[name] = names["frame"]
+    assert seen["pandas"].to_dict("records")[0]["price"] == Decimal("1.50")
+    assert seen["Polars"].row(0)[:4] == (1, "nut", Decimal("1.50"), "insert")
+    assert tuple(seen["Spark"].first())[:4] == (1, "nut", Decimal("1.50"), "insert")
 
 
 @pytest.mark.thorough

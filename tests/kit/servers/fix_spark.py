@@ -92,4 +92,6 @@ _SESSION = {
     "spark.driver.memory": "512m",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
+    # A busy machine may need longer than 15 s to start a Python.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
