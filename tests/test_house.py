@@ -189,8 +189,8 @@ SIZES_MAX = {
     # files of a lake that tasks write; the reason of Kafka's refusal; the Spark data source and
     # batches of a reader; tasks that commit, several batches at once, and tasks that merge into a
     # lake.
-    "lines": 107_620,
-    "lines of code": 77_635,
+    "lines": 107_670,
+    "lines of code": 77_670,
     # A Spark cluster of the demo and the tests; digests and admission; the Spark data source: its
     # options, columns, pieces, plan, rows and classes, and its public name; batches of a reader;
     # partitions, orders of tasks and their commits.

@@ -30,6 +30,8 @@ from drainer.task.events.event_unit import answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.sql import lake_files, lake_merge
 from drainer.task.sql.lake_merge import by_table, candidates
+from drainer.task.sql.lake_rows import Block
+from drainer.task.sql.literals import ARROW
 from drainer.task.work_loop import serve
 from drainer.task.work_unit import Batch
 from penstock.errors import NeedsOperator, Retryable
@@ -442,6 +444,24 @@ def test_a_drainer_that_dies_between_a_merge_and_its_commit_changes_each_row_onc
     following.apply(lake.blocks(changes), point)
     assert lake.rows() == [(1, "A")]
     assert lake.rows("heap") == [(1, "x"), (2, "y")]
+
+
+def test_rows_of_a_merge_in_files_of_tasks_are_merged_in_the_order_of_the_blocks(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is deleted in one block and inserted by another is there, wherever they are."""
+    monkeypatch.setattr(lake_files, "FILE_ROWS_MIN", 2)
+    sink = lake.begun()
+    lake.put(sink, t=inserts(*ROWS))
+    moved: list[Change] = [((2, "row 2"), None), ((1, "row 1"), (2, "moved")), ((3, "row 3"), None)]
+    point = lake.point()
+    blocks = lake.blocks({"t": moved}, parts=1)
+    assert [bool(Block.decode(each).files) for each in blocks] == [True, False]
+    assert not any(b"moved" in each for each in blocks[:1])
+    assert len(list(Path(sink.dialect.removeprefix(ARROW)).iterdir())) == 1
+    sink.apply(blocks, point)
+    assert lake.rows() == sorted([ROWS[0], (2, "moved"), *ROWS[4:]], key=repr)
+    assert list(Path(sink.dialect.removeprefix(ARROW)).iterdir()) == []
 
 
 def test_the_drainer_merges_if_a_task_cannot(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.patience import locked
 from drainer.sinks.protocol import TableSink
 from drainer.task.events.event_unit import answer
+from drainer.task.sql import lake_files
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.opened_sinks import open_lake_sink
@@ -65,6 +66,7 @@ class Lake(LakeStream):
     def begun(self, options: str = "") -> TableSink:
         sink = self.open(options)
         sink.load_checkpoint()
+        self.dialect = sink.dialect
         self.ddl(
             sink,
             "CREATE DATABASE shop",
@@ -99,8 +101,9 @@ class Lake(LakeStream):
 def lake(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Lake]:
-    """Return a lake into which the Drainer merges, or tasks do."""
+    """Return a lake into which the Drainer merges, or tasks do, with rows in files of tasks."""
     monkeypatch.setattr(sink_module, "MERGE_ROWS_MIN", request.param)
+    monkeypatch.setattr(lake_files, "FILE_ROWS_MIN", request.param or 2)
     made = Lake(tmp_path / "lake")
     yield made
     for sink in made.sinks:
@@ -194,6 +197,7 @@ def test_what_a_crash_left_is_completed_by_the_same_batch(
             sink.apply(lake.blocks(changes), point)
     following = lake.open()
     assert following.load_checkpoint() is not None
+    lake.dialect = following.dialect
     following.apply(lake.blocks(changes), point)
     assert lake.rows() == [(2, "b")]
     assert lake.rows("u") == [(1, "y")]

@@ -17,6 +17,7 @@ from drainer.sinks.delta import lake as lake_module
 from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.delta.sink import DeltaSink
 from drainer.sinks.opening import open_table_sink
+from drainer.task.sql import lake_files
 from penstock.errors import NeedsOperator
 from tests.contract.test_lake_sink import Lake, lake
 from tests.kit.crash.disks import small_volume
@@ -103,6 +104,7 @@ def test_a_lake_has_what_upstream_has_after_any_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sink_module, "MERGE_ROWS_MIN", rows_min)
+    monkeypatch.setattr(lake_files, "FILE_ROWS_MIN", rows_min or 2)
     lake = Lake(tmp_path_factory.mktemp("lake"))
     sink = lake.begun()
     keyed: dict[int, str] = {}

@@ -56,7 +56,16 @@ from drainer.sinks.protocol import (
     transaction_committed,
     versions_stored,
 )
-from drainer.task.sql.lake_merge import LakeChanges, Merged, by_table, merge, merge_unit, merged
+from drainer.task.sql.lake_merge import (
+    LakeChanges,
+    Merged,
+    by_table,
+    merge,
+    merge_unit,
+    merged,
+    pieces_of,
+)
+from drainer.task.sql.lake_rows import LakeFile
 from drainer.task.sql.literals import ARROW
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -276,6 +285,7 @@ class DeltaSink(LakeSink, TableSink):
     """See `TableSink`; its statements are blocks of Arrow (`drainer.task.sql.lake_rows`)."""
 
     dialect = ARROW
+    """From the first checkpoint on, it also has the folder for the files of tasks."""
 
     def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
         super().__init__(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
@@ -284,6 +294,10 @@ class DeltaSink(LakeSink, TableSink):
 
     def use_tasks(self, ask: Ask) -> None:
         self._ask = ask
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.dialect = f"{ARROW}{self._incoming.run}"
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         if statements:
@@ -297,12 +311,14 @@ class DeltaSink(LakeSink, TableSink):
         A table that is in several lists gets a commit for each; the last commit marks it complete.
         """
         self._begin(checkpoint)
+        taken: list[LakeFile] = []
 
         def work() -> None:
             waiting: dict[Place, LakeChanges] = {}
             with closing(slices()) as lists:
                 for changes in (c for each in lists for c in by_table(each)):
                     place = changes.place
+                    taken.extend(file for file, _ in changes.files)
                     if place in waiting and not changes.key:
                         waiting[place].add(changes)  # They can be committed only once, at the end.
                         continue
@@ -316,6 +332,7 @@ class DeltaSink(LakeSink, TableSink):
             self._add_versions(checkpoint)
 
         self._commit(work, checkpoint)
+        self._incoming.discard(taken)
 
     def _merge(
         self, changes: LakeChanges, commit_ts: int | None, made: Merged | None = None
@@ -327,8 +344,7 @@ class DeltaSink(LakeSink, TableSink):
         def work(table: DeltaTable, properties: CommitProperties) -> None:
             warn_of_nulled(changes)
             if made is None:
-                changes.pieces += [self._incoming.read(file) for file, _ in changes.files]
-                changes.files.clear()
+                changes.pieces = pieces_of(changes, self._incoming.read)
                 missed = merge(table, changes, properties)
             else:
                 folder, missed = self._lake.path(changes.place), made.missed

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from drainer.task.sql.digests import Touched
+from drainer.task.sql.lake_files import in_parcel
 from drainer.task.sql.lake_rows import lake_rows
 from drainer.task.sql.literals import ARROW, MYSQL
 from drainer.task.sql.row_statements import row_statements
@@ -37,9 +39,10 @@ def generate(unit: WorkUnit, bounds: Bounds = BOUNDS, touched: Touched | None = 
     Adds to `touched` the key values that they touch. Raises `Malformed` for row bytes that do not
     fit the table.
     """
-    if unit.dialect == ARROW:
+    if unit.dialect.startswith(ARROW):
         assert touched is None, "blocks of a lake are applied one after another"
-        return lake_rows(unit)
+        run = unit.dialect.removeprefix(ARROW)
+        return lake_rows(unit, partial(in_parcel, run=run) if run else None)
     sql = _sql_of(unit, unit.schema, unit.name, bounds)
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()

@@ -68,6 +68,23 @@ def in_files(block: Block, folder: str, first_ts: int) -> Block:
     return replace(block, rows=block.rows.slice(0, 0), files=tuple(files))
 
 
+def in_parcel(block: Block, run: str) -> Block:
+    """Return a block whose rows are in a file that a merge will read; or `block`, as `in_files`."""
+    if len(block.rows) < FILE_ROWS_MIN:
+        return block
+    folder = None
+    try:
+        folder = new_folder(Path(run))
+        path = folder / "rows.parquet"
+        pq.write_table(block.rows, path)
+    except OSError:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return block
+    file = LakeFile(f"{folder.name}/{path.name}", path.stat().st_size, 0, "", 0)
+    return replace(block, rows=block.rows.slice(0, 0), files=(file,))
+
+
 def write_files(run: Path, rows: pa.Table, first_ts: int) -> list[LakeFile]:
     """Write rows into files and sync them; raise `NeedsOperator` if `run` is out of reach."""
     from deltalake import write_deltalake

@@ -24,8 +24,9 @@ import json
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -90,6 +91,12 @@ def by_table(blocks: Iterable[bytes | str]) -> list[LakeChanges]:
         if (known := made.setdefault(place, changes)) is not changes:
             known.add(changes)
     return list(made.values())
+
+
+def pieces_of(changes: LakeChanges, read: Callable[[LakeFile], pa.Table]) -> list[pa.Table]:
+    """Return the rows of all blocks in their order, those in files included."""
+    blocks = map(Block.decode, changes.encoded)
+    return [rows for block in blocks for rows in list(map(read, block.files)) or [block.rows]]
 
 
 def merge(table: DeltaTable, changes: LakeChanges, properties: CommitProperties) -> int:
@@ -253,7 +260,7 @@ def answer_merge(payload: bytes) -> bytes:
 
 
 def _in_draft(folder: Path, table: DeltaTable, changes: LakeChanges) -> dict[str, Any]:
-    changes.pieces += [read_file(folder.parent, file) for file, _ in changes.files]
+    changes.pieces = pieces_of(changes, partial(read_file, folder.parent))
     (folder / _TABLE).symlink_to(url2pathname(urlsplit(table.table_uri).path))
     found = [
         AddAction(

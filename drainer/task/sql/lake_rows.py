@@ -50,7 +50,7 @@ reads them, so that a key has the same bytes whichever form a writer sends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -220,13 +220,18 @@ def lake_schema(table: TableInfo) -> pa.Schema:
     return pa.schema(fields + [(name, pa.string()) for name, _ in table.constants])
 
 
-def lake_rows(unit: WorkUnit) -> Statements:
-    """Return the blocks of `unit`; a pure function. Raises `Malformed` as `generate` does."""
+def lake_rows(unit: WorkUnit, stored: Callable[[Block], Block] | None = None) -> Statements:
+    """Return the blocks of `unit`, after `stored` has put the rows of large blocks into files.
+
+    Raises `Malformed` as `generate` does.
+    """
+    stored = stored or _same
     ops = unit.rows.column("op").to_numpy()
     kinds = unit.rows.column("kind").to_numpy()
     rows: Any = unit.rows.column("row")
     if len(ops) and ops[0] == Op.ORDERED:
-        return Statements(ordered=_each_row(unit, kinds, rows))
+        each_row = _each_row(unit, kinds, rows)
+        return Statements(ordered=[stored(each).encode() for each in each_row])
     border = int(np.searchsorted(ops, Op.UPSERT))
     members = unit.members or ((unit.schema, unit.name, border, len(ops) - border),)
     gone = LakeColumns(unit.table, _key_positions(unit.table))
@@ -237,14 +242,20 @@ def lake_rows(unit: WorkUnit) -> Statements:
     deleted = written = 0
     for schema, name, delete_count, upsert_count in members:
         if delete_count:
-            made.deletes.append(gone.block(schema, name, deletes, deleted, delete_count, GOES))
+            block = gone.block(schema, name, deletes, deleted, delete_count, GOES)
+            made.deletes.append(stored(block).encode())
         if upsert_count:
-            made.upserts.append(kept.block(schema, name, upserts, written, upsert_count, COMES))
+            block = kept.block(schema, name, upserts, written, upsert_count, COMES)
+            made.upserts.append(stored(block).encode())
         deleted, written = deleted + delete_count, written + upsert_count
     return made
 
 
-def _each_row(unit: WorkUnit, kinds: Kinds, rows: pa.Array) -> list[bytes]:
+def _same(block: Block) -> Block:
+    return block
+
+
+def _each_row(unit: WorkUnit, kinds: Kinds, rows: pa.Array) -> list[Block]:
     columns = LakeColumns(unit.table, written_positions(unit.table))
     made = []
     for op, absent, decode in (
@@ -335,13 +346,13 @@ class LakeColumns:
 
     def block(
         self, schema: str, name: str, values: Values, begin: int, count: int, op: int
-    ) -> bytes:
+    ) -> Block:
         some = [
             (array.slice(begin, count), None if lost is None else lost[begin : begin + count])
             for array, lost in values
         ]
         added = pa.table({OP: pa.array(np.full(count, op, np.int8))})
-        return self.block_of(schema, name, some, added).encode()
+        return self.block_of(schema, name, some, added)
 
     def block_of(self, schema: str, name: str, values: Values, added: pa.Table) -> Block:
         nulled: Counter[str] = Counter()

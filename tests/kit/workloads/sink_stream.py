@@ -96,6 +96,8 @@ class SinkStream:
 class LakeStream(SinkStream):
     """A stream for mirrors: batches are compacted."""
 
+    dialect = ARROW
+
     def blocks(self, tables: dict[str, list[Change]], parts: int = 2) -> list[bytes]:
         """Return a batch's blocks, in the order in which a sink gets them."""
         return self.in_order([answer(unit) for unit in self.units(tables, parts)])
@@ -103,13 +105,14 @@ class LakeStream(SinkStream):
     def units(self, tables: dict[str, list[Change]], parts: int) -> list[bytes]:
         """Return a batch as tasks get it: compacted."""
         batch = Batch(1, [self.table_rows(name, changes) for name, changes in tables.items()])
-        return [unit.encode() for unit in plan_units(batch, parts, ARROW)]
+        return [unit.encode() for unit in plan_units(batch, parts, self.dialect)]
 
     def in_order(self, answers: list[bytes]) -> list[bytes]:
         """Return the blocks that tasks have answered with, in the order for a sink."""
         return list(in_order(map(Statements.decode, answers)))
 
     def put(self, sink: TableSink, **tables: list[Change]) -> Checkpoint:
+        self.dialect = sink.dialect
         point = self.point()
         sink.apply(self.blocks(tables), point)
         return point
