@@ -273,9 +273,7 @@ def build_strategy(
         large = LargeTransactions(events.of_slice, events_sink.put_slices, sink, thread)
         return events, large.prepare
     table_sink = cast(TableSink, sink)
-    generation = Generation(
-        components.dispatcher, parts=components.task_count, dialect=table_sink.dialect
-    )
+    generation = Generation(components.dispatcher, dialect=table_sink.dialect)
     strategy = _of_tables(config.apply, components, table_sink, generation, start)
     in_slices = LargeTransactions(generation.statements, table_sink.apply_slices, sink, thread)
     return strategy, in_slices.prepare

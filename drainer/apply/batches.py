@@ -1,6 +1,6 @@
 """Batches of rows that become SQL, whether the rows are here or still on the Pumps.
 
-    HeldBatch    rows ── compacted here, into units ──> tasks: SQL
+    HeldBatch    rows ──> a task: SQL
     FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' current addresses ──> a task:
                  SQL and facts <── or a Pump is unreachable: the unit is made and sent again
                  the task may also keep the SQL, to commit it (`drainer.apply.in_tasks`)
@@ -23,19 +23,17 @@ from drainer.planner import RowsStep
 from drainer.schema.snapshot import SnapshotOrigin, pack
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher, Task
-from drainer.task.compaction import plan_units
+from drainer.task.held_unit import Made, answered, held_unit
 from drainer.task.row_fetch import (
     Away,
     Cut,
     Facts,
     FetchUnit,
-    Made,
     RemoteTransactions,
     decode_cut,
     decode_made,
 )
-from drainer.task.sql.rows import can_meet_others
-from drainer.task.work_unit import Batch, Statements, in_order
+from drainer.task.work_unit import Batch, in_order
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +44,16 @@ T = TypeVar("T")
 
 
 class Generation:
-    """The tasks that turn batches into SQL, and the rules for cutting a batch into units."""
+    """The tasks that turn batches into SQL of a dialect."""
 
-    def __init__(self, dispatcher: Dispatcher, *, parts: int, dialect: str) -> None:
-        """Each table of a batch is spread over at most `parts` units."""
+    def __init__(self, dispatcher: Dispatcher, *, dialect: str) -> None:
         self.dispatcher = dispatcher
-        self.parts = parts
         self.dialect = dialect
 
     async def statements(self, batch: RowBatch) -> list[bytes]:
         """Return the batch's SQL in the order in which it must run."""
         made = batch.by_unit(self)
-        del batch  # Its rows are needed only until they are in units.
+        del batch  # Its rows are needed only until they are in a unit.
         return list(in_order(each for _, each in await made))
 
 
@@ -70,29 +66,13 @@ class HeldBatch(Batch):
         return replace(self, displaces=True)
 
     async def by_unit(self, generation: Generation) -> Made:
-        """Return the SQL of unit after unit, and whether its rows can conflict with others.
+        """Return the batch's SQL, which a task makes; rows without other references are freed.
 
-        Compacts here and lets tasks write the SQL; rows without other references are freed. Raises
-        the dispatcher's errors.
+        Raises the dispatcher's errors.
         """
-        units = await asyncio.to_thread(self._units, generation)
-        del self  # Its rows are in the units now; SQL needs the room.
-        meets = [each for each, _ in units]
-        answers = await generation.dispatcher.run([encoded for _, encoded in units])
-        del units
-        made = []
-        while answers:
-            made.append((meets[len(answers) - 1], Statements.decode(answers.pop())))
-        return made[::-1]
-
-    def _units(self, generation: Generation) -> list[tuple[bool, bytes]]:
-        units = plan_units(self, generation.parts, generation.dialect)
-        encoded = []
-        while units:
-            unit = units.pop()
-            meets = can_meet_others(unit.table)
-            encoded.append((meets, unit.encode()))
-        return encoded[::-1]
+        units = [await asyncio.to_thread(held_unit, self, generation.dialect)]
+        del self  # Its rows are in the unit now; SQL needs the room.
+        return answered((await generation.dispatcher.run(units)).pop())
 
 
 @dataclass(slots=True, eq=False)

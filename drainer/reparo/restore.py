@@ -72,7 +72,7 @@ class Checks:
         """Note that the target has everything up to a point."""
 
     def _sql(self, batch: Batch) -> list[bytes]:
-        units = plan_units(batch, 1, self.dialect)
+        units = plan_units(batch, self.dialect)
         return list(in_order(generate(unit) for unit in units))
 
 

@@ -33,10 +33,8 @@ number before the key, and are separated again as texts.
     rows      |table 0 ....|table 1 ..|table 2 ......|
     unit      |deletes of 0 |of 1|of 2 |upserts of 0 |of 1|of 2 |
 
-**Shares for the tasks.** Compacted changes are sorted by op and key, and a share is a run of them.
-Neighbouring keys stay in one statement, and the connection that commits a snapshot walks each
-index once, by key. Shares are cut by bytes, not by rows, so that tasks finish together. The share
-of a row has no meaning beyond this batch: a snapshot commits all shares in one transaction.
+**Order.** Compacted changes are sorted by op and key. Neighbouring keys stay in one statement, and
+the connection that commits a snapshot walks each index once, by key.
 
 **Cost of a row.** CPU µs per row change, one batch of 40,000 on a busy two-core machine with
 MariaDB 10.11, rows of `id INT` (key), `k INT` (indexed), `CHAR(120)`, `CHAR(60)`. "Ours" is
@@ -67,7 +65,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -255,32 +252,27 @@ def _is_moved(table: TableInfo, kinds: Kinds, rows: pa.Array, before: Ints, afte
     return moved
 
 
-def plan_units(batch: Batch, parts: int, dialect: str, bounds: Bounds = BOUNDS) -> list[WorkUnit]:
-    """Return the batch as work units: at most `parts` for each table or group of alike tables."""
+def plan_units(batch: Batch, dialect: str, bounds: Bounds = BOUNDS) -> list[WorkUnit]:
+    """Return the batch as work units: one for each table, or for a group of alike tables."""
     units: list[WorkUnit] = []
     for group in groups(batch.tables, bounds):
         if len(group) > 1 and sum(len(each.rows) for each in group) >= bounds.rowwise_max:
-            units += _group_units(batch, group, parts, dialect, len(units), bounds)
+            units += _group_units(batch, group, dialect, len(units), bounds)
             continue
         for changes in group:
-            units += _table_units(batch, changes, parts, dialect, len(units), bounds)
+            units.append(_table_unit(batch, changes, dialect, len(units), bounds))
     return units
 
 
-def _table_units(
-    batch: Batch, changes: TableRows, parts: int, dialect: str, part: int, bounds: Bounds
-) -> Sequence[WorkUnit]:
+def _table_unit(
+    batch: Batch, changes: TableRows, dialect: str, part: int, bounds: Bounds
+) -> WorkUnit:
     table = changes.table
     left = compact(table, changes.kind_array(), changes.rows, bounds)
-    whole = _record(left, changes.rows.cast(pa.large_binary()))
-    ops = left[0]
-    in_one = parts == 1 or (bool(len(ops)) and ops[0] == Op.ORDERED)
-    pieces = [whole] if in_one else shares(whole, parts, bounds)
-    name, displaces = table.name, batch.displaces
-    return [
-        WorkUnit(batch.batch_id, part + i, dialect, changes.schema, name, table, piece, displaces)
-        for i, piece in enumerate(pieces)
-    ]
+    rows = _record(left, changes.rows.cast(pa.large_binary()))
+    return WorkUnit(
+        batch.batch_id, part, dialect, changes.schema, table.name, table, rows, batch.displaces
+    )
 
 
 def _record(left: Left, rows: pa.Array) -> pa.RecordBatch:
@@ -290,8 +282,8 @@ def _record(left: Left, rows: pa.Array) -> pa.RecordBatch:
 
 
 def _group_units(
-    batch: Batch, group: Sequence[TableRows], parts: int, dialect: str, part: int, bounds: Bounds
-) -> Sequence[WorkUnit]:
+    batch: Batch, group: Sequence[TableRows], dialect: str, part: int, bounds: Bounds
+) -> list[WorkUnit]:
     table = layout_of(group[0].table)  # One object for all batches, so that it is compiled once.
     assert table is not None, "a group has a key"
     kinds = np.concatenate([each.kind_array() for each in group])
@@ -300,31 +292,21 @@ def _group_units(
     try:
         ops, indexes = compact_many(table, kinds, rows, owners)
     except Malformed:  # Processed one by one, they report the bad row.
-        alone = [
-            _table_units(batch, each, 1, dialect, part + i, bounds) for i, each in enumerate(group)
-        ]
-        return [unit for units in alone for unit in units]
+        return [_table_unit(batch, each, dialect, part + i, bounds) for i, each in enumerate(group)]
     owner = owners[indexes]
     counts = [np.bincount(owner[ops == op], minlength=len(group)) for op in (Op.DELETE, Op.UPSERT)]
-    gone, kept = ([0, *np.cumsum(count).tolist()] for count in counts)
-    sizes = np.bincount(owner, pc.binary_length(rows).to_numpy()[indexes] + 16, len(group))
-    units: list[WorkUnit] = []
-    for start, stop in pairwise(spans(sizes, len(indexes), parts, bounds)):
-        deletes, upserts = slice(gone[start], gone[stop]), slice(kept[start], kept[stop])
-        ours = np.r_[deletes, gone[-1] + upserts.start : gone[-1] + upserts.stop]
-        left = ops[ours], kinds[indexes[ours]], indexes[ours]
-        members = tuple(
-            (each.schema, each.table.name, int(counts[0][i]), int(counts[1][i]))
-            for i, each in enumerate(group[start:stop], start)
+    members = tuple(
+        (each.schema, each.table.name, int(deletes), int(upserts))
+        for each, deletes, upserts in zip(group, *counts, strict=True)
+    )
+    schema, name = group[0].schema, group[0].table.name
+    left = _record((ops, kinds[indexes], indexes), rows)
+    return [
+        WorkUnit(
+            batch.batch_id, part, dialect, schema, name, table, left, batch.displaces,
+            members=members,
         )
-        schema, name = group[start].schema, group[start].table.name
-        units.append(
-            WorkUnit(
-                batch.batch_id, part + len(units), dialect, schema, name, table,
-                _record(left, rows), batch.displaces, members=members,
-            )
-        )  # fmt: skip
-    return units
+    ]  # fmt: skip
 
 
 def groups(tables: Sequence[TableRows], bounds: Bounds = BOUNDS) -> list[list[TableRows]]:
@@ -359,28 +341,6 @@ def layout_of(table: TableInfo) -> TableInfo | None:
     if apply_key(table) is None:
         return None
     return replace(table, id=0, name="", comment="", partitions=None)
-
-
-def spans(
-    sizes: np.ndarray[Any, np.dtype[Any]], rows: int, parts: int, bounds: Bounds = BOUNDS
-) -> list[int]:
-    """Return where to cut tables of these sizes into pieces of about equal size.
-
-    The first entry is 0, the last their number; `rows` are those of all tables together.
-    """
-    parts = max(1, min(parts, rows // bounds.share_rows_min))
-    ends = np.cumsum(sizes)
-    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, parts) / parts) + 1
-    return sorted({0, len(sizes), *(int(cut) for cut in cuts if cut < len(sizes))})
-
-
-def shares(rows: pa.RecordBatch, parts: int, bounds: Bounds = BOUNDS) -> list[pa.RecordBatch]:
-    """Return `rows` in at most `parts` runs of about the same size in bytes."""
-    if min(parts, len(rows) // bounds.share_rows_min) <= 1:
-        return [rows]
-    sizes = pc.binary_length(rows.column("row")).to_numpy() + 16  # An empty row also has a cost.
-    edges = spans(sizes, len(rows), parts, bounds)
-    return [rows.slice(start, stop - start) for start, stop in pairwise(edges)]
 
 
 @dataclass(slots=True)

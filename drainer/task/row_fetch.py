@@ -49,7 +49,7 @@ import numpy as np
 from drainer.differences import Counts, from_lists, to_lists
 from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
-from drainer.task.events.event_unit import answer
+from drainer.task.held_unit import Made, answer
 from drainer.task.partitions import Partitions, arranged
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
 from drainer.task.selection import Selection
@@ -73,9 +73,6 @@ _LENGTH = struct.Struct("<I")
 _AWAY, _MADE, _CUT = b"\x00", b"\x01", b"\x02"
 KEPT_MAX = 4
 """The number of batches whose SQL a task keeps."""
-
-Made = list[tuple[bool, Statements]]
-"""The SQL of table after table, and whether its rows can conflict with others."""
 
 HINTS = {
     grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
@@ -308,7 +305,7 @@ def _run(
         for kind in MutationType:
             kinds[kind] += table.kinds.count(kind)
     made: Made = []
-    for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), 1, unit.dialect):
+    for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), unit.dialect):
         keys = None if touched is None else Touched(work)
         made.append((can_meet_others(work.table), generate(work, touched=keys)))
         if touched is not None and keys is not None:

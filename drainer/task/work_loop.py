@@ -56,7 +56,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from drainer.task.events.event_unit import answer
+from drainer.task.held_unit import answer
 from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

@@ -124,10 +124,8 @@ class Bounds:
 
     rowwise_max: int = 100
     """Below so many rows of a table, processing single rows costs less than setting up columns."""
-    share_rows_min: int = 1000
-    """For fewer rows, sending a unit to a task costs more than writing them."""
     table_rows_max: int = 5000
-    """A table with so many rows is processed separately, and may be cut into shares.
+    """A table with so many rows is processed separately.
 
     Ten tables of 2,000 rows took 3 µs of CPU a row from batch to SQL one by one, and 1.6 together.
     """

@@ -274,7 +274,7 @@ def measure_existing(home: Path) -> Iterator[Figure]:
             server.query(SQL.replace("TABLE t", f"TABLE {schema}.t"))
             with server.connect() as connection:
                 connection.query("SET sql_mode = ''")
-                units = plan_units(batch_of(table, first, schema=schema), 1, MYSQL)
+                units = plan_units(batch_of(table, first, schema=schema), MYSQL)
                 for statement in in_order(generate(unit) for unit in units):
                     connection.query(statement)
         theirs = classic(server, [table], "theirs", history[0])

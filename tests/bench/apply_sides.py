@@ -56,7 +56,6 @@ T = TypeVar("T")
 
 CONNECTIONS = 16
 ROWS_PER_TRANSACTION = 20
-_PARTS = 2  # As many as a Drainer on two cores has tasks.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +208,7 @@ class RowWriter:
 def _generated(batch: Batch) -> list[tuple[bool, Statements]]:
     """Return what the tasks make of a batch, and whether rows can be in others' way."""
     made = []
-    for unit in plan_units(batch, _PARTS, MYSQL):
+    for unit in plan_units(batch, MYSQL):
         sent = WorkUnit.decode(unit.encode())
         answer = Statements.decode(generate(sent).encode())
         made.append((can_meet_others(unit.table), answer))

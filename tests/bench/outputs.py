@@ -60,7 +60,7 @@ def measure_delta(home: Path) -> Iterator[Figure]:
         stream.put(sink, t=[(None, (n, 0, _TEXT)) for n in range(CHANGES)])
         bare = DeltaTable.create(home / "bare", DeltaTable(home / "lake/shop/t").schema())
         for number in range(ROUNDS):
-            units = stream.units({"t": _changes(number)}, 1)
+            units = stream.units({"t": _changes(number)})
             begun_s = time.process_time()
             answers = [answer(unit) for unit in units]
             blocks_s.append(time.process_time() - begun_s)

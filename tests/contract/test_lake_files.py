@@ -26,8 +26,9 @@ from drainer.sinks.delta import sink as sink_module
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import EventSink
 from drainer.spark.dispatcher import Dispatcher
-from drainer.task.events.event_unit import answer, event_units
+from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
+from drainer.task.held_unit import answer
 from drainer.task.sql import lake_files, lake_merge
 from drainer.task.sql.lake_merge import by_table, candidates
 from drainer.task.sql.lake_rows import Block
@@ -455,7 +456,7 @@ def test_rows_of_a_merge_in_files_of_tasks_are_merged_in_the_order_of_the_blocks
     lake.put(sink, t=inserts(*ROWS))
     moved: list[Change] = [((2, "row 2"), None), ((1, "row 1"), (2, "moved")), ((3, "row 3"), None)]
     point = lake.point()
-    blocks = lake.blocks({"t": moved}, parts=1)
+    blocks = lake.blocks({"t": moved})
     assert [bool(Block.decode(each).files) for each in blocks] == [True, False]
     assert not any(b"moved" in each for each in blocks[:1])
     assert len(list(Path(sink.dialect.removeprefix(ARROW)).iterdir())) == 1

@@ -53,7 +53,7 @@ INSERT, UPDATE, DELETE = MutationType.INSERT, MutationType.UPDATE, MutationType.
 
 def merged(table: TableInfo, changes: Changes, rowwise_max: int = 100) -> list[bytes]:
     bounds = Bounds(rowwise_max=rowwise_max)
-    units = plan_units(batch_of(table, changes, schema="merged"), 2, MYSQL, bounds)
+    units = plan_units(batch_of(table, changes, schema="merged"), MYSQL, bounds)
     return list(in_order(generate(WorkUnit.decode(unit.encode()), bounds) for unit in units))
 
 

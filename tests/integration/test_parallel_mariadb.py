@@ -41,7 +41,7 @@ class Died(Exception):
 
 
 def partitions(table: TableInfo, changes: Changes, connections: int) -> Partitions:
-    units = plan_units(batch_of(table, changes, schema="parallel"), 3, MYSQL, SMALL)
+    units = plan_units(batch_of(table, changes, schema="parallel"), MYSQL, SMALL)
     meets = apply_key(table) is not None and can_meet_others(table)
     made = [(meets, generate(unit, SMALL)) for unit in units]
     return arranged(made, connections=connections, bytes_min=1)

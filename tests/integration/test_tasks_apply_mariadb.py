@@ -145,7 +145,7 @@ class Rig:
         return self.tasks[-1]
 
     def strategy(self, silent_s: float = 60, start: Checkpoint = START) -> InTasks:
-        generation = Generation(self.dispatcher, parts=1, dialect="mysql")
+        generation = Generation(self.dispatcher, dialect="mysql")
         return InTasks(
             generation, self.sink, self.thread, connections=2, start=start, silent_s=silent_s
         )

@@ -27,7 +27,7 @@ from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread, open_sink
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
-from drainer.task.events.event_unit import answer
+from drainer.task.held_unit import answer
 from penstock.schema.model import DdlJob
 from tests.kit.workloads.bank import Bank
 

@@ -33,7 +33,7 @@ def value_of(changes: Changes, table_id: int = 7) -> bytes:
 
 def sql_of(batch: Batch, dialect: str = SQLITE) -> list[bytes]:
     """Return a batch's SQL, as the tasks make it."""
-    units = plan_units(batch, 2, dialect)
+    units = plan_units(batch, dialect)
     return list(in_order(generate(WorkUnit.decode(unit.encode())) for unit in units))
 
 

@@ -33,8 +33,8 @@ from tests.kit.servers.fix_mariadb import MariadbServer
 
 STRATEGIES = ("snapshot", "parallel", "statements")
 _START = Checkpoint(0, 0)
-_SMALL = Bounds(rowwise_max=0, share_rows_min=3, statement_rows_max=2)
-"""A few rows are columns, and enough for several units with several statements each."""
+_SMALL = Bounds(rowwise_max=0, statement_rows_max=2)
+"""A few rows are columns, and enough for several statements."""
 
 
 class RowChange(NamedTuple):
@@ -111,7 +111,7 @@ def _tables(schema: str, changes: Sequence[RowChange]) -> list[TableRows]:
 
 def _generated(batch: Batch) -> list[tuple[bool, Statements]]:
     made = []
-    for unit in plan_units(batch, 3, MYSQL, _SMALL):
+    for unit in plan_units(batch, MYSQL, _SMALL):
         meets = can_meet_others(unit.table)
         made.append((meets, generate(WorkUnit.decode(unit.encode()), _SMALL)))
     return made

@@ -98,14 +98,14 @@ class LakeStream(SinkStream):
 
     dialect = ARROW
 
-    def blocks(self, tables: dict[str, list[Change]], parts: int = 2) -> list[bytes]:
+    def blocks(self, tables: dict[str, list[Change]]) -> list[bytes]:
         """Return a batch's blocks, in the order in which a sink gets them."""
-        return self.in_order([answer(unit) for unit in self.units(tables, parts)])
+        return self.in_order([answer(unit) for unit in self.units(tables)])
 
-    def units(self, tables: dict[str, list[Change]], parts: int) -> list[bytes]:
+    def units(self, tables: dict[str, list[Change]]) -> list[bytes]:
         """Return a batch as tasks get it: compacted."""
         batch = Batch(1, [self.table_rows(name, changes) for name, changes in tables.items()])
-        return [unit.encode() for unit in plan_units(batch, parts, self.dialect)]
+        return [unit.encode() for unit in plan_units(batch, self.dialect)]
 
     def in_order(self, answers: list[bytes]) -> list[bytes]:
         """Return the blocks that tasks have answered with, in the order for a sink."""

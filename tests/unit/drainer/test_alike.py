@@ -28,9 +28,7 @@ DAMAGED = b"\xff\xff"
 TABLE = table_of("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
 
 
-SMALL_SHARES = Bounds(share_rows_min=3)
-SHARES_OF_COLUMNS = Bounds(rowwise_max=0, share_rows_min=3)
-COLUMNS_ALONE = Bounds(rowwise_max=0, share_rows_min=3, table_rows_max=0)
+COLUMNS_ALONE = Bounds(rowwise_max=0, table_rows_max=0)
 
 
 def rows_of(table: TableInfo, number: int, changes: Changes) -> TableRows:
@@ -42,9 +40,9 @@ def rows_of(table: TableInfo, number: int, changes: Changes) -> TableRows:
 
 
 def written(
-    tables: list[TableRows], dialect: str, bounds: Bounds, *, parts: int, displaces: bool
+    tables: list[TableRows], dialect: str, bounds: Bounds, *, displaces: bool
 ) -> Statements:
-    units = plan_units(Batch(1, tables, displaces), parts, dialect, bounds)
+    units = plan_units(Batch(1, tables, displaces), dialect, bounds)
     assert [unit.part for unit in units] == list(range(len(units)))
     assert [WorkUnit.decode(unit.encode()) for unit in units] == units
     made = [generate(WorkUnit.decode(unit.encode()), bounds) for unit in units]
@@ -63,7 +61,7 @@ def test_tables_together_get_the_statements_that_each_gets_alone(
 ) -> None:
     upstreams = [Upstream(case.table) for _ in range(data.draw(st.integers(2, 4)))]
     batches = data.draw(histories(case, 30))
-    parts, displaces = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    displaces = data.draw(st.booleans())
     dialect = data.draw(st.sampled_from([MYSQL, SQLITE]))
     for steps in batches:
         share = len(steps) // len(upstreams) + 1
@@ -71,8 +69,8 @@ def test_tables_together_get_the_statements_that_each_gets_alone(
             rows_of(case.table, i, play(case, upstream, steps[i * share : (i + 1) * share]))
             for i, upstream in enumerate(upstreams)
         ]
-        together = written(tables, dialect, SHARES_OF_COLUMNS, parts=parts, displaces=displaces)
-        alone = written(tables, dialect, COLUMNS_ALONE, parts=1, displaces=displaces)
+        together = written(tables, dialect, COLUMNS, displaces=displaces)
+        alone = written(tables, dialect, COLUMNS_ALONE, displaces=displaces)
         assert alone == together
 
 
@@ -94,11 +92,11 @@ def test_two_alike_tables_end_as_each_does_alone(case: Case, data: st.DataObject
                 changes = play(case, upstream, some)
                 tables.append(replace(rows_of(case.table, 0, changes), schema=name))
             tables = [replace(each, table=case.table) for each in tables]
-            units = plan_units(Batch(1, tables), 2, SQLITE, COLUMNS)
+            units = plan_units(Batch(1, tables), SQLITE, COLUMNS)
             assert len(units) == 1 or not all(len(each.rows) for each in tables)
             run(together, list(in_order(generate(unit, COLUMNS) for unit in units)))
             # Few rows: these go row by row.
-            units = plan_units(Batch(1, tables), 2, SQLITE, Bounds(table_rows_max=0))
+            units = plan_units(Batch(1, tables), SQLITE, Bounds(table_rows_max=0))
             run(alone, list(in_order(map(generate, units))))
             for name in upstreams:
                 assert content(together, name) == content(alone, name)
@@ -109,15 +107,12 @@ def inserts(count: int) -> list[tuple[MutationType, bytes]]:
     return [(MutationType.INSERT, codec.encode_insert((i, i))) for i in range(count)]
 
 
-def test_a_group_is_cut_between_tables_and_each_is_in_one_unit() -> None:
+def test_a_group_is_one_unit_that_counts_the_rows_of_each_table() -> None:
     tables = [rows_of(TABLE, i, inserts(1 + i % 5 * 10)) for i in range(40)]
-    units = plan_units(Batch(1, tables), 3, MYSQL, SMALL_SHARES)
-    assert [unit.part for unit in units] == [0, 1, 2]
-    names = [name for unit in units for _, name, _, _ in unit.members]
-    assert names == [each.table.name for each in tables]
-    sizes = [len(unit.rows) for unit in units]
-    assert sum(sizes) == sum(len(each.rows) for each in tables)
-    assert max(sizes) < 2 * min(sizes)
+    (unit,) = plan_units(Batch(1, tables), MYSQL)
+    counted = [(name, upserts) for _, name, _, upserts in unit.members]
+    assert counted == [(each.table.name, len(each.rows)) for each in tables]
+    assert len(unit.rows) == sum(len(each.rows) for each in tables)
 
 
 def test_other_layouts_many_rows_and_a_table_that_comes_twice_stay_alone() -> None:
@@ -149,7 +144,7 @@ def test_a_damaged_row_is_reported_with_its_own_table(number: int) -> None:
     tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
     tables[number] = rows_of(TABLE, number, [(MutationType.DELETE, DAMAGED)])
     with pytest.raises(Malformed, match=f"t`{number}"):
-        plan_units(Batch(1, tables), 1, MYSQL, COLUMNS)
+        plan_units(Batch(1, tables), MYSQL, COLUMNS)
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -158,6 +153,6 @@ def test_a_row_that_only_the_task_finds_damaged_is_reported_with_its_own_table(n
     tables = [rows_of(TABLE, i, inserts(1)) for i in range(4)]
     bytes_of_row = inserts(1)[0][1]
     tables[number] = rows_of(TABLE, number, [(MutationType.INSERT, bytes_of_row[:-1])])
-    (unit,) = plan_units(Batch(1, tables), 1, MYSQL, COLUMNS)
+    (unit,) = plan_units(Batch(1, tables), MYSQL, COLUMNS)
     with pytest.raises(Malformed, match=f"t`{number}"):
         generate(unit, COLUMNS)

@@ -37,9 +37,9 @@ COLUMNS = Bounds(rowwise_max=0)
 
 
 def merged(
-    table: TableInfo, changes: Changes, bounds: Bounds, *, dialect: str = SQLITE, parts: int = 1
+    table: TableInfo, changes: Changes, bounds: Bounds, *, dialect: str = SQLITE
 ) -> list[bytes]:
-    units = plan_units(batch_of(table, changes, schema="merged"), parts, dialect, bounds)
+    units = plan_units(batch_of(table, changes, schema="merged"), dialect, bounds)
     return list(in_order(generate(WorkUnit.decode(unit.encode()), bounds) for unit in units))
 
 
@@ -178,27 +178,13 @@ def test_row_bytes_of_another_table_are_refused(bounds: Bounds) -> None:
         left(table, [(INSERT, b"\xff\xff"), (INSERT, b"\xff")], bounds)
 
 
-def test_shares_cover_every_change_once_and_keep_the_order() -> None:
-    upstream = upstream_of("id INT PRIMARY KEY, v VARCHAR(20)")
-    codec = upstream.codec
-    changes = [(INSERT, codec.encode_insert((i, "x" * (i % 17)))) for i in range(10_000)]
-    units = plan_units(batch_of(upstream.table, changes, schema="merged"), 4, SQLITE)
-    assert [unit.part for unit in units] == [0, 1, 2, 3]
-    sizes = [len(unit.rows) for unit in units]
-    assert sum(sizes) == 10_000
-    assert max(sizes) < 2 * min(sizes)
-    texts = b"".join(in_order(generate(unit) for unit in units))
-    places = [texts.index(b"(%d,'" % i) for i in range(10_000)]
-    assert places == sorted(places)
-
-
 def test_a_batch_of_several_tables_deletes_everywhere_before_it_writes_anywhere() -> None:
     one = upstream_of("id INT PRIMARY KEY, v INT", (1, 0))
     one.update(0, (2, 0))
     units = [
         unit
         for schema in ("p", "q")
-        for unit in plan_units(batch_of(one.table, one.changes, schema=schema), 2, SQLITE)
+        for unit in plan_units(batch_of(one.table, one.changes, schema=schema), SQLITE)
     ]
     verbs = [s.split()[0] for s in in_order(generate(unit) for unit in units)]
     assert verbs == [b"DELETE", b"DELETE", b"INSERT", b"INSERT"]

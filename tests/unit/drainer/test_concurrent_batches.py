@@ -33,8 +33,8 @@ from tests.kit.workloads.changes import (
 )
 from tests.kit.workloads.sqlite_copies import Changes
 
-SMALL = Bounds(rowwise_max=3, share_rows_min=3)
-"""A few rows are enough for several units, and for the way by columns."""
+SMALL = Bounds(rowwise_max=3)
+"""A few rows are enough for the way by columns."""
 UNDER_WAY_MAX = 6
 
 
@@ -94,7 +94,7 @@ class Applied:
         found: list[Digests] = []
         made: list[tuple[bool, Statements]] = []
         batch = batch_of(table, changes, schema="shop")
-        for unit in plan_units(batch, 2, MYSQL, SMALL):
+        for unit in plan_units(batch, MYSQL, SMALL):
             touched = Touched(unit)
             generate(unit, SMALL, touched)
             found.append(touched.digests())

@@ -89,7 +89,7 @@ def through_the_driver(stamps: list[int]) -> list[bytes]:
     assert planner.next_step() is None
     step = planner.cut()
     assert step is not None
-    return list(in_order(generate(each) for each in plan_units(Batch(1, step.tables), 1, "sqlite")))
+    return list(in_order(generate(each) for each in plan_units(Batch(1, step.tables), "sqlite")))
 
 
 class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -224,7 +224,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
         try:
             await until(lambda: dispatcher.tasks == 3, 120)
             schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
-            generation = Generation(dispatcher, parts=1, dialect="sqlite")
+            generation = Generation(dispatcher, dialect="sqlite")
             way = Fetching(7, "d", lambda: places, schemas)
             batches = [
                 way.begin(i, RemoteTransactions(part, [f"p{k % 2}" for k in range(len(part))]))

@@ -50,7 +50,7 @@ OTHERS: dict[str, tuple[Any, Any]] = {
 def block_of(table: TableInfo, kinds: list[MutationType], rows: list[bytes]) -> list[Block]:
     held = TableRows("kinds", table, bytes(kinds), pa.array(rows, pa.binary()))
     made = [
-        Statements.decode(answer(unit.encode())) for unit in plan_units(Batch(1, [held]), 1, ARROW)
+        Statements.decode(answer(unit.encode())) for unit in plan_units(Batch(1, [held]), ARROW)
     ]
     return [Block.decode(each) for one in made for each in (*one.deletes, *one.upserts)]
 

@@ -36,8 +36,8 @@ from tests.kit.workloads.sqlite_copies import Changes, content, database, expect
 from tests.kit.workloads.sqlite_copies import run as execute
 from tests.unit.drainer.test_statements import SCHEMAS, Way, crash, interleaved, run, split
 
-SMALL = Bounds(statement_rows_max=2, share_rows_min=3)
-"""A few rows are enough for several units, and for statements in each."""
+SMALL = Bounds(statement_rows_max=2)
+"""A few rows are enough for several statements."""
 
 
 def partitions(
@@ -45,7 +45,7 @@ def partitions(
 ) -> Partitions:
     batch = batch_of(table, changes, schema="merged")
     batch = type(batch)(batch.batch_id, batch.tables, displaces)
-    units = plan_units(batch, 3, SQLITE, SMALL)
+    units = plan_units(batch, SQLITE, SMALL)
     meets = can_meet_others(table)
     return arranged(
         [(meets, generate(unit, SMALL)) for unit in units], connections=connections, bytes_min=1

@@ -101,7 +101,7 @@ def run(connection: sqlite3.Connection, transaction: Transaction, *, safe: bool)
 
 
 def merge(connection: sqlite3.Connection, table: TableInfo, changes: Changes) -> None:
-    units = plan_units(batch_of(table, changes, schema="merged"), 1, SQLITE)
+    units = plan_units(batch_of(table, changes, schema="merged"), SQLITE)
     execute(connection, in_order(generate(unit) for unit in units))
 
 
