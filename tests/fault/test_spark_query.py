@@ -13,6 +13,7 @@ from pumpclient import Options, PumpClient
 from tests.integration.test_spark_source import put, shop
 from tests.integration.test_spark_stream import MakeQuery, make_query
 from tests.integration.test_stream import PURGING, purge
+from tests.kit.servers.fix_copies import Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import eventually
 
@@ -111,3 +112,33 @@ def test_a_purge_past_the_offset_is_an_error_and_never_a_gap(
         with pytest.raises(Exception, match="are purged"):
             query.run()
         assert query.batches == []
+
+
+@pytest.mark.fault(
+    "a Pump's machine is lost while a streaming query reads, and another Pump takes its log over",
+    "the query goes on: each change is there once",
+    cases="1",
+)
+@pytest.mark.slow
+def test_a_query_goes_on_when_a_lost_pump_s_log_is_taken_over(
+    make_query: MakeQuery, etcd_url: str, trio: Trio
+) -> None:
+    with PumpClient.connect(etcd_url, options=QUICK) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        client.execute_ddl("CREATE TABLE shop.goods (id INT PRIMARY KEY, name TEXT)")
+        query = make_query()
+        query.begin(processingTime="0 seconds")
+        for number in range(20):
+            put(client, number)
+        eventually(lambda: bool(query.batches), WAIT_S)
+        lost = trio.pumps[0]
+        lose_disk(lost)
+        trio.until_moved(lost)
+        for number in range(20, 40):
+            put(client, number)
+
+        def seen() -> list[int]:
+            return [row[0] for batch in list(query.batches) for row in batch]
+
+        eventually(lambda: len(seen()) >= 40, WAIT_S)
+        assert seen() == list(range(40))
