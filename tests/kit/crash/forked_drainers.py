@@ -112,10 +112,9 @@ def _serve() -> None:
     import drainer.sinks.sqlite.sink
     import drainer.task.partitions
     import drainer.task.sql.lake_files
-    import tests.kit.fakes.local_drainer
+    import tests.kit.fakes.local_drainer  # noqa: F401  # Before the fork.
     from tests.kit.workloads.bank import Bank
 
-    assert tests.kit.fakes.local_drainer.CLUSTER
     sinks = (
         drainer.sinks.delta.sink.DeltaSink,
         drainer.sinks.mysql.sink.MysqlSink,
@@ -124,6 +123,7 @@ def _serve() -> None:
     assert len({sink.dialect for sink in sinks}) == len(sinks)
     drainer.task.partitions.PARTITION_BYTES_MIN = 200  # The bank's batches are small.
     drainer.task.sql.lake_files.FILE_ROWS_MIN = 3
+    drainer.sinks.delta.sink.MERGE_ROWS_MIN = 0
     _say(sorted(name for name in failpoints.known if name.startswith("drainer.")))
     banks: dict[str, Bank] = {}
     for line in sys.stdin:
