@@ -200,6 +200,12 @@ class Targets:
             self._latest[table_id] = self._known[key] = latest if latest == target else target
         return self._known[key]
 
+    @property
+    def convert(self) -> bool:
+        """True if some values go into a column of another definition."""
+        found = self._known.values()
+        return any(isinstance(each, Screened) and each.loss.converted for each in found)
+
 
 @dataclass(slots=True)
 class _TableColumn:

@@ -289,6 +289,8 @@ def statements_of(
         collector.add(changes, len(payload))
     skipped += collector.skipped
     runs.append(_run(unit, collector, kinds, touched))
+    if touched and targets.convert:  # Downstream, keys may compare in another way.
+        touched[:] = [each.unbounded() for each in touched]
     facts = Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
     runs = [run for run in runs if run]
     if len(runs) < 2:

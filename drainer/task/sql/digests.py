@@ -18,7 +18,8 @@ Equal digests for different values only cost concurrency, so values are folded a
 
 * if it has no row key, or an index over an expression or a generated column;
 * if a text's collation, or one of its characters, is not known to compare in a certain way;
-* if its form changes within the batch, or several upstream tables with different forms go there.
+* if its form changes within the batch, or several upstream tables with different forms go there;
+* if an override left one of its columns with another definition downstream.
 
 A NULL in a unique index forbids nothing and has no digest. Tables are those of the downstream. The
 hash is stable across processes and versions of Python, not across versions of Penstock: Drainer and
@@ -85,6 +86,10 @@ class Digests:
             return False
         keys = _sorted([self.keys, other.keys])
         return bool((keys[1:] == keys[:-1]).any())
+
+    def unbounded(self) -> Digests:
+        """Return the digests of the same tables, each as a whole."""
+        return Digests(dict.fromkeys(self.tables, UNBOUNDED), _NO_KEYS)
 
     def encode(self) -> bytes:
         pairs = np.array(list(self.tables.items()), "<u8")

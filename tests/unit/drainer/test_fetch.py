@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from drainer.spark.dispatcher import Dispatcher
 from drainer.task import partitions
 from drainer.task.compaction import plan_units
 from drainer.task.partitions import arranged
+from drainer.task.row_changes import Loss, Screened, Target
 from drainer.task.row_fetch import (
     KEPT_MAX,
     Away,
@@ -39,11 +41,13 @@ from drainer.task.row_fetch import (
     statements_of,
 )
 from drainer.task.selection import Selection
+from drainer.task.sql.digests import Digests, merged
 from drainer.task.sql.generate import generate
 from drainer.task.work_loop import serve
 from drainer.task.work_unit import Batch, in_order
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
+from penstock.filters.rules import RowPolicy
 from penstock.pb import penstock_pb2
 from penstock.security.tls import SecurityConfig, Tls
 from penstock.wire.codec import decode_binlog
@@ -319,6 +323,30 @@ def test_what_filters_leave_out_is_a_fact_and_no_state() -> None:
         assert {each[:2] for each in facts.skipped} == {("rows", "filter")}
         seen, again = facts, decode_made(encode_made(made, facts))
         assert again == ([], seen)
+
+
+class Converting(Selection):
+    """A selection whose tables have a column of another definition downstream."""
+
+    def lookup(self, table_id: int, version: int) -> Target:
+        target, policy = super().lookup(table_id, version), RowPolicy(frozenset(), None)
+        return Screened(target, Loss(target[1].name, policy, converted=("id",)))
+
+
+def test_batches_of_a_table_with_another_definition_downstream_share_the_table() -> None:
+    binlogs = dict(BANK.binlogs)
+
+    def touched(ts: int, selection: Selection) -> Digests:
+        found: list[Digests] = []
+        statements_of(unit(["x"], [ts]), [(ts, binlogs[ts])], selection, found)
+        return merged(found)
+
+    plain = Selection(Rules(), tracker())
+    apart = [(a, b) for a, b in pairwise(STAMPS) if not touched(a, plain).shares(touched(b, plain))
+             and touched(a, plain).tables == touched(b, plain).tables]  # fmt: skip
+    converting = Converting(Rules(), tracker())
+    assert apart
+    assert all(touched(a, converting).shares(touched(b, converting)) for a, b in apart)
 
 
 def test_a_rule_that_does_not_fit_a_table_stops_no_one_before_that_has_rows() -> None:
