@@ -481,13 +481,12 @@ class Primary:
         """Return whether a disk lacks the entry's mark, or a segment that the entry lists.
 
         A replica gets older segments last, so it may lack them and have the mark. It drops only
-        segments before `needed`.
+        segments before `needed`. What counts is the list at the beginning of the epoch: an answer
+        may be from before the list was changed within the epoch.
         """
-        disk, chain = follower.copy.disk, Chain(standing.links)
-        listed = next((copy for copy in self.entry.copies_known if copy.disk == disk), None)
-        if listed is None:
+        if follower.copy.disk not in {copy.disk for copy in self.entry.copies_known}:
             return False
-        first = max(listed.first, self.entry.needed)
+        chain, first = Chain(standing.links), max(follower.copy.first, self.entry.needed)
         return chain.first > first or lacks(chain, self.entry.mark)
 
     def _is_foreign(self, follower: Follower, strange: Link) -> Actions:
