@@ -140,14 +140,14 @@ def test_a_batch_over_a_compatible_ddl_has_the_newest_columns_and_any_other_ddl_
     assert [(row["id"], row["name"], row["stock"]) for row in rows] == [
         (1, "nut", None), (2**40, "bolt", 3),
     ]  # fmt: skip
-    shop.execute_ddl("ALTER TABLE shop.goods DROP COLUMN stock")
+    (dropped_ts,) = shop.execute_ddl("ALTER TABLE shop.goods DROP COLUMN stock")
     with pytest.raises(Exception, match=r"'stock'.*ALTER TABLE `goods` DROP COLUMN"):
         read(spark_session, etcd_url, table="shop.goods").collect()
     until = read(spark_session, etcd_url, table="shop.goods", until=txn.commit_ts)
     assert until.count() == 2
     shop.execute_ddl("TRUNCATE TABLE shop.goods")
     with pytest.raises(Exception, match=r"the DDL at \d+, 'TRUNCATE TABLE .*, changes shop\.goods"):
-        read(spark_session, etcd_url, table="shop.goods", after=txn.commit_ts).collect()
+        read(spark_session, etcd_url, table="shop.goods", after=dropped_ts).collect()
 
 
 def test_a_transaction_larger_than_memory_is_read_in_slices(

@@ -275,6 +275,7 @@ async def test_a_task_tries_again_and_reports_what_it_waits_for(
 
 
 def waiting(server: MariadbServer) -> list[int]:
+    server.query("DO SLEEP(0.2)")  # InnoDB's list is renewed only if nobody has read it for 0.1 s.
     found = server.query(
         "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx"
         " WHERE trx_state = 'LOCK WAIT'"
@@ -386,7 +387,8 @@ async def test_two_batches_are_committed_at_once_and_end_in_order(
         assert rig.counts() == [1, 1, 1, 1, 2]
         assert (rig.checkpoint().commit_ts, rig.checkpoint().is_between) == (8, False)
         fences = mariadb.query("SELECT part, batch FROM tidb_binlog.checkpoint_fence ORDER BY part")
-        assert fences == [(0, 7), (1, 7), (4, 8), (5, 8)]
+        apart, reused = [(0, 7), (1, 7), (4, 8), (5, 8)], [(0, 8), (1, 8)]
+        assert fences == apart or (late == "second" and fences == reused)
 
 
 def account(server: MariadbServer, password: str) -> None:

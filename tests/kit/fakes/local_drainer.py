@@ -152,7 +152,7 @@ async def run_drainer(
             apply=ApplyConfig(strategy=way.strategy, mode=way.mode, worker_count=3, txn_batch=4),
         )
         components: Any = SimpleNamespace(
-            dispatcher=Tasks(), task_count=2, sink=sink, thread=thread
+            dispatcher=Tasks(), task_count=2, sink=sink, thread=thread, executors_commit=False
         )
         schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])
         checkpoint = replace(checkpoint, overrides=made, has_all_overrides=True)

@@ -42,6 +42,7 @@ def outcomes(draw: st.DrawFn) -> tuple[int, bytes]:
     start_ts, commit_ts = draw(TS), draw(TS)
     plain = encode_binlog(Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts))
     start = binlog_pb2.Binlog(start_ts=start_ts).SerializeToString()
+    commit = binlog_pb2.Binlog(commit_ts=commit_ts).SerializeToString()
     forms = [
         plain,
         plain + b"\x38\x00\x40\x00",
@@ -51,9 +52,9 @@ def outcomes(draw: st.DrawFn) -> tuple[int, bytes]:
         _with_key(plain, b"key") + b"\x10\x09\x40\x00",
         plain + b"\x10\x09",  # A field twice: the last counts.
         b"\x10\x07" + plain,
-        binlog_pb2.Binlog(commit_ts=commit_ts).SerializeToString() + b"\x08\x01" + start,
+        commit + b"\x08\x01" + start,
         b"\x08\x81\x00" + plain[2:],  # A number that is longer than it need be.
-        b"\x08\x01\x10\x85\x00" + plain[plain.index(b"\x18") :],
+        b"\x08\x01\x10\x85\x00" + commit,
     ]
     return commit_ts, draw(st.sampled_from(forms))
 
