@@ -9,8 +9,7 @@ wait to be merged, the gathered changes are cut and sent. A batch is therefore a
 allows and as large as the backlog makes it. Steps commit in stream order. A DDL is a step: later
 steps may be prepared during it but are not committed before it. If tasks commit, there are more
 slots, and a batch begins while earlier ones are in progress, if it shares no key value with them.
-`Progress` has the downstream's
-position and costs, for status, pages and log.
+`Progress` has the downstream's position and costs, for status, pages and log.
 """
 
 from __future__ import annotations
@@ -134,22 +133,23 @@ class Pipeline:
         commit = asyncio.create_task(self._commit(), name="commit")
         beginning = asyncio.create_task(self._begin_in_turn(), name="begin")
         self._plan_task = asyncio.create_task(self._plan(), name="plan")
-        tasks = (self._plan_task, commit)
+        tasks = (self._plan_task, beginning, commit)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if commit.done():
-                commit.result()
+            for task in (beginning, commit):
+                if task.done():
+                    task.result()
             failure = None if self._plan_task.cancelled() else self._plan_task.exception()
             if failure is not None:
                 log.error("cannot continue after what is under way: %s", failure)
             self._queue.put_nowait(None)
-            await commit
+            await asyncio.gather(beginning, commit)
             if failure is not None:
                 raise failure
         finally:
-            for task in (*tasks, beginning, *self._preparing):
+            for task in (*tasks, *self._preparing):
                 task.cancel()
-            await asyncio.wait((*tasks, beginning))
+            await asyncio.wait(tasks)
 
     def stop(self) -> None:
         """Take nothing more from the merge; `run` returns when the steps in progress are done."""

@@ -138,3 +138,13 @@ async def test_a_batch_that_fails_ends_the_run_after_the_batches_before_it() -> 
     with pytest.raises(RuntimeError, match="refused"):
         await run(strategy, 10)
     assert strategy.ended == [1, 2]
+
+
+async def test_a_defect_in_the_admission_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Digests, "shares", broken)
+    with pytest.raises(RuntimeError, match="a defect"):
+        async with asyncio.timeout(60):  # A run that does not end would wait without a limit.
+            await run(Slow([(2 * n, 2 * n + 1) for n in range(10)], seed=1), 10)
