@@ -139,6 +139,7 @@ class FetchBatch:
             owners=[places[name] for name in self.remote.pumps],
             ignored=self.remote.ignored,
             connections=connections,
+            kept_max=self.fetching.batches_max,
         )
 
     def counted(self, step: RowsStep) -> RowsStep:

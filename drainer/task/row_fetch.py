@@ -27,9 +27,9 @@ JSON and the JSON of `Facts` with the lengths of the encoded `Statements` that f
 **A task that commits** (`connections` above 0) cuts the SQL into partitions. Its answer is a byte 2
 and the same, but the only statements are those of the last transaction, and the JSON states the
 `content` and the number of partitions of each phase; the digests of all key values that the batch
-touches follow the statements. The task keeps the partitions under their
-content until it has committed them. It keeps the SQL of `KEPT_MAX` batches, more than a Drainer has
-in progress, and then drops the oldest.
+touches follow the statements. The task keeps the partitions under their content until it has
+committed them. It keeps the SQL of at most `kept_max` batches, as many as the Drainer has in
+progress, and then drops the oldest.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ CATALOGS_KEPT = 8
 
 _LENGTH = struct.Struct("<I")
 _AWAY, _MADE, _CUT = b"\x00", b"\x01", b"\x02"
-KEPT_MAX = 4
-"""The number of batches whose SQL a task keeps."""
 
 HINTS = {
     grpc.StatusCode.OUT_OF_RANGE: "restore the downstream from a newer backup and start after it",
@@ -127,7 +125,8 @@ class FetchSettings:
 class FetchUnit:
     """One batch for one task; `catalog` is the number of the schema with which it is read.
 
-    If `connections` is above 0, the task keeps the SQL and commits it on so many connections.
+    If `connections` is above 0, the task keeps the SQL of `kept_max` batches and commits it on so
+    many connections.
     """
 
     batch_id: int
@@ -141,6 +140,7 @@ class FetchUnit:
     owners: Any
     ignored: Sequence[int] = ()
     connections: int = 0
+    kept_max: int = 0
 
     def encode(self) -> bytes:
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
@@ -164,7 +164,7 @@ class FetchUnit:
 
 _HEADER_FIELDS = (
     "batch_id", "dialect", "displaces", "catalog", "cluster_id", "drainer_id", "addresses",
-    "ignored", "connections",
+    "ignored", "connections", "kept_max",
 )  # fmt: skip
 
 
@@ -383,7 +383,7 @@ class Fetcher:
         if work.phases:
             self.kept[work.content] = work
             self.kept.move_to_end(work.content)
-            while len(self.kept) > KEPT_MAX:
+            while len(self.kept) > unit.kept_max:
                 self.kept.popitem(last=False)
         return encode_cut(work, facts, touched)
 

@@ -27,7 +27,6 @@ from drainer.task.compaction import plan_units
 from drainer.task.partitions import arranged
 from drainer.task.row_changes import Loss, Screened, Target
 from drainer.task.row_fetch import (
-    KEPT_MAX,
     Away,
     Facts,
     Fetcher,
@@ -56,6 +55,8 @@ from tests.kit.wait import eventually, until
 from tests.kit.workloads.bank import Bank
 
 BANK = Bank(4, transactions=80)
+KEPT_MAX = 4
+COMMITS = {"connections": 3, "kept_max": KEPT_MAX}
 ROWS_FROM_TS = BANK.jobs[-1].finished_ts
 ROWS = [
     (ts, data)
@@ -179,8 +180,8 @@ def test_a_task_that_commits_keeps_the_sql_and_sends_only_the_last_statements(
     with pumps(2) as (_, addresses):
         made, facts = decode_made(task.answer(unit(addresses, STAMPS).encode()))
         expected = arranged(made, connections=3)
-        answer = task.answer(unit(addresses, STAMPS, connections=3).encode())
-        assert answer == fetcher().answer(unit(addresses, STAMPS, connections=3).encode())
+        answer = task.answer(unit(addresses, STAMPS, **COMMITS).encode())
+        assert answer == fetcher().answer(unit(addresses, STAMPS, **COMMITS).encode())
         cut, seen = decode_cut(answer)
         assert (cut.content, cut.last, seen) == (expected.content, expected.last, facts)
         assert cut.phases == [len(phase) for phase in expected.phases]
@@ -189,14 +190,14 @@ def test_a_task_that_commits_keeps_the_sql_and_sends_only_the_last_statements(
         assert task.kept == {expected.content: expected}
         others = set()
         for begin in range(1, len(STAMPS)):
-            asked = unit(addresses, STAMPS[begin:], connections=3)
+            asked = unit(addresses, STAMPS[begin:], **COMMITS)
             others.add(decode_cut(task.answer(asked.encode()))[0].content)
             assert len(task.kept) <= KEPT_MAX
         assert len(others - {expected.content}) > KEPT_MAX
         assert expected.content not in task.kept
         assert decode_made(task.answer(unit(addresses, STAMPS).encode())) == (made, facts)
         monkeypatch.undo()
-        little, _ = decode_cut(task.answer(unit(addresses, STAMPS, connections=3).encode()))
+        little, _ = decode_cut(task.answer(unit(addresses, STAMPS, **COMMITS).encode()))
         assert (little.content, little.count) == ("", 0)
         assert little.last == arranged(made, connections=3).last
 
