@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from drainer.planner import RowsStep
-from drainer.schema.snapshot import SnapshotOrigin, pack
+from drainer.schema.snapshot import pack_for_tasks
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher, Task
 from drainer.task.held_unit import Made, answered, held_unit
@@ -181,13 +181,5 @@ class Fetching:
 
 def packed_catalog(schemas: SchemaTracker) -> Catalog:
     """Return a schema in the form sent to tasks, with a number unique to it."""
-    origin = SnapshotOrigin(
-        cluster_id=0,
-        commit_ts=0,
-        schema_version=schemas.version,
-        last_job_id=0,
-        revision=0,
-        overrides={},
-    )
-    data = pack(schemas, origin)
+    data = pack_for_tasks(schemas)
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little"), data

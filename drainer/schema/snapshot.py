@@ -47,6 +47,15 @@ def pack(tracker: SchemaTracker, origin: SnapshotOrigin) -> bytes:
     return MAGIC + hashlib.sha256(packed).digest() + packed
 
 
+def pack_for_tasks(tracker: SchemaTracker) -> bytes:
+    """Return a snapshot without an origin: a task reads rows with it and continues no history."""
+    version = tracker.version
+    origin = SnapshotOrigin(
+        cluster_id=0, commit_ts=0, schema_version=version, last_job_id=0, revision=0, overrides={}
+    )
+    return pack(tracker, origin)
+
+
 def unpack(data: bytes, path: str) -> tuple[SchemaTracker, SnapshotOrigin]:
     """Unpack the data of `pack`; raise `Corrupt` naming `path` for anything else."""
     packed = data[_HEADER_BYTES:]

@@ -21,7 +21,7 @@ import numpy as np
 from drainer.intake.merger import Merged
 from drainer.intake.payload import Remote, Spooled
 from drainer.planner import ddl_step, moves_only_time, origin_in
-from drainer.schema.snapshot import SnapshotOrigin, pack
+from drainer.schema.snapshot import pack_for_tasks
 from drainer.stream.decoder import Ddl, Decoder, Portion, Reached
 from drainer.stream.feed import ReaderFeed
 from drainer.task.row_changes import parse_merged
@@ -169,7 +169,7 @@ class PieceDecoder(Decoder):
         place = self.cuts.place
         table = None if place is None else self._schemas.catalog.table(*place)
         if self._catalog is None:
-            self._catalog = pack(self._schemas, _of(self._schemas.version, self._cluster_id))
+            self._catalog = pack_for_tasks(self._schemas)
         piece = Piece(
             reached=self._reached(self._stamps[-1]),
             commit_ts=np.array(self._stamps, np.int64),
@@ -182,17 +182,6 @@ class PieceDecoder(Decoder):
         )
         self._found.append(piece)
         self._start_piece()
-
-
-def _of(version: int, cluster_id: int) -> SnapshotOrigin:
-    return SnapshotOrigin(
-        cluster_id=cluster_id,
-        commit_ts=0,
-        schema_version=version,
-        last_job_id=0,
-        revision=0,
-        overrides={},
-    )
 
 
 class PieceFeed(ReaderFeed):

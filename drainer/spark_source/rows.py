@@ -44,7 +44,7 @@ from drainer.task.row_changes import (
     parse_merged,
     read_changes,
 )
-from drainer.task.row_fetch import Away, Fetcher, FetchSettings, FetchUnit, Pem
+from drainer.task.row_fetch import CHANNEL_OPTIONS, Away, Fetcher, FetchSettings, FetchUnit, Pem
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeKind, Registry
@@ -162,16 +162,18 @@ class _Generic:
     def take(self) -> Iterator[pa.RecordBatch]:
         lines, self._lines = self._lines, []
         if lines:
-            columns = zip(*lines, strict=True)
-            arrays = [pa.array(c, f.type) for c, f in zip(columns, GENERIC, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=GENERIC)
+            yield _generic(lines)
+
+
+def _generic(lines: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*lines, strict=True)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, GENERIC, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=GENERIC)
 
 
 def _statement(ddl: Statement) -> pa.RecordBatch:
     text = json.dumps({"query": ddl.query}, ensure_ascii=False)
-    line = (ddl.schema, None, None, text, DDL, ddl.commit_ts, ddl.start_ts, 0)
-    arrays = [pa.array([value], f.type) for value, f in zip(line, GENERIC, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=GENERIC)
+    return _generic([(ddl.schema, None, None, text, DDL, ddl.commit_ts, ddl.start_ts, 0)])
 
 
 def _json(row: Any) -> str | None:
@@ -256,7 +258,7 @@ class _Pumps:
         request = penstock_pb2.PullRequest(
             cluster_id=self._part.cluster_id, after_ts=ts - 1, pieces=True, drainer_id=_READER
         )  # fmt: skip
-        with open_channel(address, self._tls, _OPTIONS) as channel:
+        with open_channel(address, self._tls, CHANNEL_OPTIONS) as channel:
             pull = channel.unary_stream(
                 "/penstock.Pump/Pull",
                 request_serializer=penstock_pb2.PullRequest.SerializeToString,
@@ -298,7 +300,6 @@ PURGED_HINT: Final = (
     " query with the option name keeps Pumps from purging what it has not processed"
 )
 _LARGE_S: Final = 3600.0
-_OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
 
 
 def _large(

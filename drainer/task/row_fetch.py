@@ -321,7 +321,7 @@ SILENCE_S_MAX = 20.0
 """A stream that is silent for so long is dead: a Pump answers immediately."""
 
 
-_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
@@ -430,7 +430,7 @@ class Fetcher:
     def _call(self, unit: FetchUnit, address: str, wanted: list[int]) -> Any:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = open_channel(address, self._tls, _OPTIONS)
+            channel = self._channels[address] = open_channel(address, self._tls, CHANNEL_OPTIONS)
         fetch = channel.unary_stream(
             "/penstock.Pump/Fetch",
             request_serializer=penstock_pb2.FetchRequest.SerializeToString,
