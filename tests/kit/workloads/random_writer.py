@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock_local.sql_server import SqlServer
+from penstock_local.sql_server import SqlProcess
 from pumpclient import PumpClient
 
 DDL = [
@@ -76,6 +76,24 @@ class RandomWriter:
         assert txn.commit_ts is not None
         self.last_ts = txn.commit_ts
         return self.last_ts
+
+    def rewrite(self, first: int, rows: int, width: int) -> int:
+        """Change the notes of that many items, from the `first` oldest on, in one transaction."""
+        with self._client.begin("shop") as txn:
+            for key in list(self.items)[first : first + rows]:
+                before = self.items[key]
+                self.items[key] = {**before, "note": self._random.choice("abc") * width}
+                txn.update("item", before, self.items[key])
+        assert txn.commit_ts is not None
+        self.last_ts = txn.commit_ts
+        return self.last_ts
+
+    def shrink(self, items: int) -> None:
+        """Delete the newest items until so many are left, in one transaction."""
+        with self._client.begin("shop") as txn:
+            for key in list(self.items)[items:]:
+                txn.delete("item", self.items.pop(key))
+        self.last_ts = txn.commit_ts or self.last_ts
 
     def _insert(self, txn: Any, note: str | None = None) -> None:
         key = self._next_id
@@ -181,8 +199,8 @@ def in_sqlite(path: Path) -> State:
         connection.close()
 
 
-def in_mariadb(server: SqlServer) -> State:
-    """Return what a MariaDB or MySQL holds, in the model's form."""
+def in_mariadb(server: SqlProcess) -> State:
+    """Return what a MariaDB, MySQL or TiDB holds, in the model's form."""
     queries = {
         # The driver would drop the zeros of a fraction of a second; text keeps them.
         "item": "SELECT id, code, price, CAST(sold AS CHAR), note FROM shop.item",
