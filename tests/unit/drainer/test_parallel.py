@@ -2,20 +2,27 @@
 
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drainer.apply.batches import FetchBatch, Generation
+from drainer.apply.in_tasks import InTasks
+from drainer.apply.strategies import Begins, Parallel, Snapshot
 from drainer.build import build_strategy
 from drainer.components import Components
 from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.compaction import plan_units
+from drainer.task.held_unit import Made
 from drainer.task.partitions import Partition, Partitions, arranged, cut_by_bytes
+from drainer.task.row_fetch import Cut
+from drainer.task.sql.digests import Digests
 from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import SQLITE
 from drainer.task.sql.rows import can_meet_others
@@ -38,6 +45,7 @@ from tests.unit.drainer.test_statements import SCHEMAS, Way, crash, interleaved,
 
 SMALL = Bounds(statement_rows_max=2)
 """A few rows are enough for several statements."""
+NOTHING = Digests({}, np.zeros(0, np.uint64))
 
 
 def partitions(
@@ -224,6 +232,49 @@ def test_a_downstream_with_one_connection_is_refused_with_a_hint() -> None:
     config = DrainerConfig(apply=ApplyConfig(mode="parallel"))
     with pytest.raises(NeedsOperator, match="mode snapshot"):
         build_strategy(config, cast(Components, Half), Checkpoint(5, 1))
+
+
+class Torn(FetchBatch):
+    """A batch without SQL, which records whether it is made to displace."""
+
+    def __init__(self) -> None:
+        self.displaces = False
+
+    async def by_unit(self, generation: Generation) -> Made:
+        return []
+
+    async def cut(self, *arguments: Any) -> Any:
+        return Cut("", [], [], NOTHING), None
+
+
+class Applied:
+    """A sink without the partitions of an earlier run, and its thread."""
+
+    def apply(self, statements: Sequence[bytes], checkpoint: Checkpoint) -> None: ...
+
+    def apply_partitions(self, work: Partitions, checkpoint: Checkpoint, start: Checkpoint) -> Any:
+        return []
+
+    def has_begun(self, work: Partitions) -> bool:
+        return False
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
+@pytest.mark.parametrize("kind", [Snapshot, Parallel, InTasks])
+async def test_a_repair_lasts_until_all_that_was_in_progress_is_committed(kind: type) -> None:
+    """Several batches can have been in progress, so the first one's checkpoint does not end it."""
+    applied: Any = Applied()
+    many = {} if kind is Snapshot else {"connections": 2}
+    start = Checkpoint(6, 1, applying_ts=8)
+    strategy = kind(Generation(applied, dialect=SQLITE), applied, applied, start=start, **many)
+    for ts, repairs in ((7, True), (8, True), (9, False)):
+        batch, checkpoint = Torn(), Checkpoint(ts, 1)
+        prepared = await strategy.prepare(batch)
+        end = await prepared.begin(checkpoint) if isinstance(prepared, Begins) else prepared
+        await end(checkpoint)
+        assert batch.displaces == repairs, ts
 
 
 def test_units_of_one_table_are_compacted_alike_in_every_run() -> None:
