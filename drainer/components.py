@@ -289,7 +289,7 @@ async def _start_spark(
     stack.push_async_callback(asyncio.to_thread, job.stop)
     stack.push_async_callback(dispatcher.close)
     job.start()
-    watching = asyncio.create_task(watch_tasks(dispatcher, job.replace_session))
+    watching = asyncio.create_task(watch_tasks(dispatcher, job.replace_session, job.starts))
     stack.callback(watching.cancel)
     return dispatcher, settings.task_count
 

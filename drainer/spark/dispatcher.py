@@ -23,7 +23,8 @@ sends it orders. If the task is lost, its SQL is too: `TaskLost`.
 
 A Spark master that restarts without its executors never assigns new executors to this application;
 only a new session registers it again. A session that never had a task may just be queued for
-resources, and therefore gets more time.
+resources, and therefore gets more time. So does a session whose tasks are lost, once its job has
+started again or a standalone master has assigned an executor to it: they may still be starting.
 """
 
 from __future__ import annotations
@@ -342,7 +343,7 @@ class Dispatcher:
                     failure = json.loads(payload)
                     unit.answer.set_exception(
                         NeedsOperator(
-                            f"SQL generation failed: {failure['problem']}",
+                            f"Spark task {task.partition}: {failure['problem']}",
                             failure["hint"] or _NO_HINT,
                             code_named(failure["code"]) or Code.DEFECT,
                         )
@@ -416,35 +417,43 @@ class TaskWatch:
     def _begin(self, now_s: float) -> None:
         self._none_since_s: float | None = now_s
         self._report_at_s = now_s + NO_TASK_REPORTED_AFTER_S
-        self._had_tasks = False
+        self._is_lost = False
+        self._starts = 0
 
-    def look(self, now_s: float, tasks: int) -> bool:
-        """Record the number of connected tasks; return whether the session must be replaced."""
+    def look(self, now_s: float, tasks: int, starts: int = 0) -> bool:
+        """Record the number of connected tasks; return whether the session must be replaced.
+
+        `starts` is the number of jobs and executors that have started up to now.
+        """
         if tasks:
-            self._none_since_s, self._had_tasks, self.problem = None, True, ""
+            self._none_since_s, self._is_lost, self.problem = None, True, ""
+            self._starts = starts
             return False
+        self._is_lost &= starts == self._starts
         if self._none_since_s is None:
             self._none_since_s, self._report_at_s = now_s, now_s + NO_TASK_REPORTED_AFTER_S
         none_s = now_s - self._none_since_s
-        if none_s >= (LOST_S if self._had_tasks else NEVER_S):
+        if none_s >= (LOST_S if self._is_lost else NEVER_S):
             log.error(
                 "no Spark task was connected for %.0f s: starting a new Spark session", none_s
             )
             self._begin(now_s)
             return True
         if now_s >= self._report_at_s:
-            why = "all tasks are lost" if self._had_tasks else "Spark is starting, or has no room"
+            why = "all tasks are lost" if self._is_lost else "Spark is starting, or has no room"
             self.problem = f"no Spark task is connected for {none_s:.0f} s ({why}; see spark.log)"
             log.warning("%s", self.problem)
             self._report_at_s = now_s + NO_TASK_REPORTED_AGAIN_S
         return False
 
 
-async def watch_tasks(tasks: Dispatcher, replace_session: Callable[[], None]) -> None:
+async def watch_tasks(
+    tasks: Dispatcher, replace_session: Callable[[], None], starts: Callable[[], int]
+) -> None:
     """Check the tasks every second until cancelled; keep their `waits_for` up to date."""
     watch = TaskWatch(time.monotonic())
     while True:
         await asyncio.sleep(_WATCH_TICK_S)
-        if watch.look(time.monotonic(), tasks.tasks):
+        if watch.look(time.monotonic(), tasks.tasks, starts()):
             replace_session()
         tasks.waits_for = watch.problem

@@ -74,6 +74,8 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark.%c{1}: %m%n%ex
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
+logger.granted.name = org.apache.spark.scheduler.cluster.StandaloneSchedulerBackend
+logger.granted.level = info
 """
 
 
@@ -144,7 +146,7 @@ class SparkJob:
         self._archiving: subprocess.Popen[bytes] | None = None
         # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
-        self.restarts = -1
+        self._jobs_started = 0
 
     def start(self) -> None:
         """Start the session in the background; tasks connect some seconds later."""
@@ -164,6 +166,10 @@ class SparkJob:
         _forget_gateway()
         self._jvm.end()
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
+
+    def starts(self) -> int:
+        """Return how many jobs have started, and executors that a standalone master assigned."""
+        return self._jobs_started + self._jvm.executors_granted
 
     def replace_session(self) -> None:
         """End session and JVM; the job restarts with a new session and JVM."""
@@ -194,7 +200,7 @@ class SparkJob:
         log.debug("the Spark failure in full", exc_info=True)
 
     def _run_once(self) -> None:
-        self.restarts += 1
+        self._jobs_started += 1
         began_s = time.monotonic()
         session = self._session()
         count = self._settings.task_count

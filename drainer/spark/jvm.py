@@ -129,6 +129,7 @@ _END_S = 5.0
 _POLL_S = 0.02
 _NOISY_LOGGERS = ("py4j", "pyspark")
 _PROBLEM = re.compile(r"error|exception|invalid|cannot|unable|refused|killed", re.IGNORECASE)
+_GRANTED = "Granted executor ID"
 _TRACE = ("at ", "File ", "...", "Traceback", "WARNING: Using incubator")
 
 Gateway = Any
@@ -148,6 +149,8 @@ class Jvm:
         """
         self.output = output
         self._secrets = secrets or {}
+        self.executors_granted = 0
+        """The executors that a standalone master has assigned, as the output reports them."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._file = RotatingFileHandler(
@@ -180,6 +183,7 @@ class Jvm:
         for data in stream:
             line = data.decode("utf-8", "replace").rstrip("\n")
             self._lines.append(line)
+            self.executors_granted += _GRANTED in line
             record = logging.LogRecord("spark", logging.INFO, "", 0, line, None, None)
             self._file.handle(record)
 

@@ -11,6 +11,7 @@ import pytest
 
 import drainer as drainer_package
 import penstock
+from drainer.spark.dispatcher import LOST_S
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
@@ -137,6 +138,40 @@ def test_a_master_that_restarts_without_its_executors_is_asked_for_new_ones(
         drainer.wait_for(r"(?s)starting a new Spark session.*2 in all", 150)
         past(drainer)
     replication.check(drainer)
+    assert drainer.stop() == 0
+
+
+@pytest.mark.fault(
+    "all tasks are lost, and the executor that follows starts for 40 s",
+    "the session is kept; equal",
+    cases="1",
+)
+@pytest.mark.slow
+def test_a_session_whose_new_executor_starts_slowly_is_kept(
+    replication: Replication, spark_cluster: HarmedCluster
+) -> None:
+    drainer = replication.start(spark_master=spark_cluster.url, spark_tasks=1)
+    drainer.wait_for("1 in all", 150)
+    writer = replication.begin(seed=63)
+    drainer.wait_until(writer.transact(5))
+
+    def executors() -> list[psutil.Process]:
+        found = [each for worker in spark_cluster.workers for each in worker.executors()]
+        return [each for each in found if each.pid not in old]
+
+    old: list[int] = []
+    (first,) = executors()
+    old.append(first.pid)
+    first.kill()
+    eventually(lambda: len(executors()) == 1, 90)
+    (slow,) = executors()
+    slow.suspend()
+    time.sleep(LOST_S + 10)
+    slow.resume()
+    drainer.wait_for(r"is lost, 0 are left(.|\n)*1 in all", 150)
+    writer.transact(5)
+    replication.check(drainer)
+    assert "new Spark session" not in drainer.log.read_text()
     assert drainer.stop() == 0
 
 

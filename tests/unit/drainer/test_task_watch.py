@@ -34,6 +34,21 @@ def test_a_session_whose_tasks_are_all_lost_is_replaced_and_its_successor_is_giv
     assert replaced_at(watch, range(100, 500), 0) == [100 + LOST_S]
 
 
+def test_a_session_that_starts_tasks_again_after_it_lost_all_is_given_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An executor of its own, or another JVM, may start for longer than 30 s."""
+    watch = TaskWatch(0)
+    assert not watch.look(50, 1, 3)
+    assert [now_s for now_s in range(51, 750) if watch.look(now_s, 0, 3 + (now_s > 60))] == [
+        51 + NEVER_S
+    ]
+    assert "all tasks are lost" in caplog.messages[0]
+    assert "Spark is starting" in caplog.messages[1]
+    assert not watch.look(800, 1, 4)
+    assert [now_s for now_s in range(801, 999) if watch.look(now_s, 0, 4)] == [801 + LOST_S]
+
+
 def test_a_session_that_waits_for_room_on_the_cluster_is_replaced_late() -> None:
     assert replaced_at(TaskWatch(0), range(1500), 0) == [NEVER_S, 2 * NEVER_S]
 
