@@ -173,7 +173,7 @@ class _Ordering:
             answer = await self._generation.dispatcher.order(task, self._order.encode())
         except TaskLost:
             return None
-        return outcome_of(answer)
+        return outcome_of(answer, task.partition)
 
     def _lost_again(self, losses: int) -> NeedsOperator:
         return NeedsOperator(

@@ -50,7 +50,8 @@ GONE = json.dumps({"gone": True}).encode()
 
 def failed(error: Exception) -> bytes:
     """Return the answer for an error; the Drainer raises it as the class that it belongs to."""
-    fields = {"error": "NeedsOperator", "problem": f"{type(error).__name__}: {error}"}
+    problem = f"the partitions of a batch were not committed: {type(error).__name__}: {error}"
+    fields = {"error": "NeedsOperator", "problem": problem}
     fields |= {"hint": _REPORT_HINT, "code": str(Code.DEFECT)}
     if isinstance(error, PenstockError):
         known = (each for each in type(error).__mro__ if each.__name__ in _ERRORS)
@@ -61,14 +62,15 @@ def failed(error: Exception) -> bytes:
     return json.dumps(fields).encode()
 
 
-def outcome_of(answer: bytes) -> list[float] | None:
-    """Return the seconds of each partition, None if they are gone; raise the task's error."""
+def outcome_of(answer: bytes, task: int) -> list[float] | None:
+    """Return the seconds of each partition, None if they are gone; raise the `task`'s error."""
     fields = json.loads(answer)
     if "error" not in fields:
         return None if "gone" in fields else list(fields["took_s"])
     code = code_named(fields["code"]) or Code.DEFECT
+    problem = f"Spark task {task}: {fields['problem']}"
     if fields["error"] == Retryable.__name__:
-        raise Retryable(fields["problem"], code)
+        raise Retryable(problem, code)
     kind = _ERRORS[fields["error"]]
     assert issubclass(kind, NeedsOperator)
-    raise kind(fields["problem"], fields["hint"], code)
+    raise kind(problem, fields["hint"], code)

@@ -281,7 +281,8 @@ def serve(
                 failure = {"problem": error.problem, "hint": error.hint, "code": str(error.code)}
                 kind, reply = FAILED, json.dumps(failure).encode()
             except Exception as error:
-                failure = {"problem": f"{type(error).__name__}: {error}", "hint": ""}
+                problem = f"the rows of a batch were not converted: {type(error).__name__}: {error}"
+                failure = {"problem": problem, "hint": ""}
                 kind, reply = FAILED, json.dumps(failure | {"code": str(Code.DEFECT)}).encode()
             try:
                 line.send(HEADER.pack(kind, number, len(reply)), reply)

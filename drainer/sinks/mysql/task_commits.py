@@ -88,8 +88,8 @@ class TaskConnections:
             return self._settings.target
         if MYSQL_PASSWORD not in os.environ:
             raise NeedsOperator(
-                "a Spark task has no password for the downstream:"
-                f" {MYSQL_PASSWORD} is not set in the executors' environment",
+                "no password for the downstream:"
+                f" {MYSQL_PASSWORD} is not set in the executor's environment",
                 f"set {MYSQL_PASSWORD} there (in spark-env.sh of the workers), or use password-file"
                 " with a path that exists on each executor's host, or set spark.payloads = driver",
                 Code.SETTING_VALUE,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from drainer.sinks.protocol import Refused
+from drainer.sinks.task_orders import failed, outcome_of
 from drainer.spark.dispatcher import UNITS_PER_TASK_MAX, Dispatcher
 from drainer.task.work_loop import FAILED, HEADER, HELLO, RESULT, WORK, Bundle, code_version, serve
 from penstock.codes import Code
@@ -313,11 +315,32 @@ async def test_a_failed_unit_says_what_the_operator_can_do() -> None:
 
     async with dispatcher() as where:
         Task(where, refuse)
-        with pytest.raises(NeedsOperator, match="column x is odd") as known:
+        with pytest.raises(NeedsOperator) as known:
             await where.run([b"known", b"known"])
+        assert known.value.problem == "Spark task 0: column x is odd"
         assert known.value.hint == "make it even"
-        with pytest.raises(NeedsOperator, match="ValueError: surprise"):
+        with pytest.raises(NeedsOperator) as other:
             await where.run([b"other"])
+        assert other.value.problem == (
+            "Spark task 0: the rows of a batch were not converted: ValueError: surprise"
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (Refused("the downstream refused it", "repair it", code=Code.SINK_REFUSES), "the "
+         "downstream refused it"),
+        (ValueError("surprise"), "the partitions of a batch were not committed: ValueError: "
+         "surprise"),
+    ],
+)  # fmt: skip
+def test_a_failed_order_says_what_was_not_committed(error: Exception, problem: str) -> None:
+    with pytest.raises(NeedsOperator) as found:
+        outcome_of(failed(error), 3)
+    assert found.value.problem == f"Spark task 3: {problem}"
+    assert found.value.hint
+    assert isinstance(error, Refused) == isinstance(found.value, Refused)
 
 
 async def test_what_a_cancelled_run_left_behind_does_not_disturb_the_next() -> None:
