@@ -5,9 +5,10 @@ their SQL counts how often it runs.
 """
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,11 +31,12 @@ from drainer.task.row_fetch import Cut, Facts, decode_cut, encode_cut
 from drainer.task.sql.digests import Digests
 from drainer.task.work_loop import _answer_checked, serve
 from penstock.errors import Malformed, NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock_local.sql_server import SqlServer, mariadb_binlog_options
 from tests.integration.test_apply_mariadb import create
 from tests.integration.test_parallel_mariadb import START, opened
-from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_downstreams
-from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.crash.disks import small_volume
+from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, numbers, on_downstreams
+from tests.kit.servers.fix_mariadb import MariadbServer, installed
 from tests.kit.servers.fix_mysql import SINKS
 from tests.kit.wait import until
 
@@ -245,33 +247,80 @@ async def test_an_order_that_two_tasks_have_is_done_once(mariadb: MariadbServer)
 
 
 @pytest.mark.fault(
-    "a task waits for a row's lock until the server gives up, or loses its connection there",
+    "a task waits for a row's lock until the server gives up, loses its connection there, or is"
+    " chosen in a deadlock",
     "it tries again, and the status of the Drainer shows why; nothing runs twice",
-    cases="2",
+    cases="3",
 )
-@pytest.mark.parametrize("harm", ["lock wait", "connection"])
+@pytest.mark.parametrize("harm", ["lock wait", "connection", "deadlock"])
 async def test_a_task_tries_again_and_reports_what_it_waits_for(
     mariadb: MariadbServer, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    wait_s = 60 if harm == "deadlock" else 1
     async with rigged(mariadb, tasks=0) as rig:
-        await rig.add(
-            settings=TaskCommits.into(target(f"{mariadb.url}?params=innodb_lock_wait_timeout=1"))
-        )
+        url = f"{mariadb.url}?params=innodb_lock_wait_timeout={wait_s}"
+        await rig.add(settings=TaskCommits.into(target(url)))
+        mariadb.query("CREATE TABLE parallel.other (n INT)")
         with closing(mariadb.connect()) as connection:
             connection.begin()
-            connection.query("UPDATE parallel.t SET u = 30 WHERE id = 3")
+            # The server ends the transaction that has changed less.
+            connection.query(f"INSERT INTO parallel.other SELECT seq FROM {numbers(1000)}")
+            connection.query("UPDATE parallel.t SET u = 20 WHERE id = 2")
             committing = asyncio.create_task(rig.apply(7))
+            if harm != "lock wait":
+                await until(lambda: len(waiting(mariadb)) == 1, 30)
             if harm == "connection":
-                await until(lambda: len(waiting(mariadb)) == 1)
                 for number in waiting(mariadb):
                     with suppress(Exception):
                         mariadb.query(f"KILL {number}")
+            elif harm == "deadlock":
+                connection.query("UPDATE parallel.t SET u = 10 WHERE id = 1")
             await until(lambda: rig.dispatcher.downstream_waits_for != "", 30)
             assert "Spark task 0 waits for the downstream" in caplog.text
+            assert harm != "deadlock" or "Deadlock found" in caplog.text
+            assert rig.counts() == [0, 0, 0, 0, 0]
             connection.rollback()
         await committing
         await until(lambda: rig.dispatcher.downstream_waits_for == "")
         assert rig.counts() == [1, 1, 1, 1, 1]
+
+
+@pytest.mark.fault(
+    "one partition of a task finds no room for its table, or for its transaction's temporary file,"
+    " on a disk that is full",
+    "the other one is committed; it tries again, and the status of the Drainer shows why; the batch"
+    " is whole once the disk has room; nothing runs twice",
+    cases="2",
+)
+@pytest.mark.mariadb
+@pytest.mark.parametrize("full", ["table", "temporary file"])
+async def test_a_partition_that_finds_the_disk_full_is_committed_once_the_disk_has_room(
+    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_volume(tmp_path / "volume", 32 << 20) as volume:
+        options, place = (), f" DATA DIRECTORY='{volume.path}'"
+        if full == "temporary file":
+            options, place = (*mariadb_binlog_options(), f"--tmpdir={volume.path}"), ""
+        server = MariadbServer(tmp_path / "server", options=options)
+        with contextmanager(installed)(server):
+            monkeypatch.setenv(MYSQL_PASSWORD, server.password)
+            async with rigged(server, tasks=0) as rig:
+                server.query(f"CREATE TABLE parallel.large (id INT, text LONGTEXT){place}")
+                large = (
+                    f"INSERT INTO parallel.large SELECT seq, REPEAT('x', 8000) FROM {numbers(500)}"
+                )
+                work = Partitions([[[*adds(1), large.encode()], adds(2)]], adds(5))
+                await rig.add(work=work)
+                volume.fill()
+                committing = asyncio.create_task(rig.apply(7))
+                await until(lambda: rig.dispatcher.downstream_waits_for != "", 30)
+                await until(lambda: rig.counts() == [0, 1, 0, 0, 0], 30)
+                assert re.search("is full|No space left", rig.dispatcher.downstream_waits_for)
+                volume.free()
+                await committing
+                assert rig.counts() == [1, 1, 0, 0, 1]
+                assert server.query("SELECT COUNT(*) FROM parallel.large") == [(500,)]
+                assert not rig.checkpoint().is_between
 
 
 def waiting(server: MariadbServer) -> list[int]:

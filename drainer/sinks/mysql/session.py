@@ -127,6 +127,10 @@ _PASSING = TIDB_PASSING | {
     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
 }  # fmt: skip
 
+_WRITE_ERRORS = {3, ER.CANT_CREATE_FILE, ER.CANT_CREATE_TABLE, ER.ERROR_ON_WRITE, ER.GET_ERRNO}
+_NO_SPACE = re.compile(r"no space left|quota exceeded|error 28\b", re.IGNORECASE)
+"""The cause of a write error, such as of a transaction's temporary file, that room can end."""
+
 _CONNECT_TIMEOUT_S = 10
 _PACKET_SPARE_BYTES = 1024
 
@@ -392,7 +396,8 @@ def passes(error: BaseException) -> bool:
         return False
     if isinstance(error, OSError):
         return True
-    return code_of(error) in _PASSING
+    code = code_of(error)
+    return code in _PASSING or (code in _WRITE_ERRORS and bool(_NO_SPACE.search(str(error))))
 
 
 def _is_of_certificate(error: BaseException) -> bool:
