@@ -25,8 +25,13 @@ from tests.kit.servers.binlog_server import MARIADB, TIDB
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer, installed
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import HarmedCluster
-from tests.kit.workloads.random_writer import RandomWriter, in_mariadb, writing_meanwhile
+from tests.kit.servers.fix_spark import HarmedCluster, committed_by_tasks
+from tests.kit.workloads.random_writer import (
+    ITEMS_MAX,
+    in_mariadb,
+    write_partitions,
+    writing_meanwhile,
+)
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.mariadb]
 
@@ -38,10 +43,6 @@ HARMS = {"task": 4, "executor": 4, "worker": 2, "frozen": 2, "driver": 1, "maste
          "drainer": 2, "downstream": 1}  # fmt: skip
 """Each harm with its weight."""
 FROZEN_S_MAX = 5.0
-ROWS, WIDTH = 400, 1_000
-"""Above two partitions of SQL."""
-GROUPS = 3
-ITEMS_MAX = GROUPS * ROWS + 1_000
 
 
 @pytest.fixture(params=[MARIADB, pytest.param(TIDB, marks=pytest.mark.tidb)])
@@ -59,18 +60,6 @@ def second(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlProces
 
 def url_of(server: SqlProcess) -> str:
     return server.url_without_password if isinstance(server, MariadbServer) else server.url
-
-
-def write_partitions(writer: RandomWriter, round_number: int) -> None:
-    if round_number % 10 == 5:
-        writer.rewrite(round_number // 10 % GROUPS * ROWS, ROWS, WIDTH)
-        writer.shrink(ITEMS_MAX)
-
-
-def committed_by_tasks(server: SqlProcess) -> int:
-    """Return the last batch whose fences a task has moved."""
-    asked = "SELECT COALESCE(MAX(batch), 0) FROM tidb_binlog.checkpoint_fence WHERE content = ''"
-    return int(server.query(asked)[0][0])
 
 
 class Harms:

@@ -298,7 +298,8 @@ async def test_a_partition_that_finds_the_disk_full_is_committed_once_the_disk_h
     full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_volume(tmp_path / "volume", 32 << 20) as volume:
-        options, place = (), f" DATA DIRECTORY='{volume.path}'"
+        options: tuple[str, ...] = ()
+        place = f" DATA DIRECTORY='{volume.path}'"
         if full == "temporary file":
             options, place = (*mariadb_binlog_options(), f"--tmpdir={volume.path}"), ""
         server = MariadbServer(tmp_path / "server", options=options)

@@ -16,6 +16,7 @@ import pytest
 
 from drainer.spark.jvm import use_java
 from penstock_local.spark_cluster import MEMORY, SparkCluster, SparkServer
+from penstock_local.sql_server import SqlProcess
 
 
 class HarmedCluster(SparkCluster):
@@ -54,6 +55,12 @@ class HarmedCluster(SparkCluster):
         pythons = [process for process in worker.below() if "python" in process.name()]
         daemons = {process.pid for process in pythons} & {process.ppid() for process in pythons}
         return [process for process in pythons if process.pid not in daemons]
+
+
+def committed_by_tasks(server: SqlProcess) -> int:
+    """Return the commit_ts of the last batch whose fences tasks have moved, 0 without one."""
+    asked = "SELECT COALESCE(MAX(batch), 0) FROM tidb_binlog.checkpoint_fence WHERE content = ''"
+    return int(server.query(asked)[0][0])
 
 
 @pytest.fixture

@@ -212,6 +212,18 @@ def in_mariadb(server: SqlProcess) -> State:
     }
 
 
+_ROWS, _WIDTH, _GROUPS = 400, 1_000, 3
+"""So many rows of that width are above two partitions of SQL."""
+ITEMS_MAX = _GROUPS * _ROWS + 1_000
+
+
+def write_partitions(writer: RandomWriter, round_number: int) -> None:
+    """Change rows enough for partitions now and then, and keep the number of items; an `act`."""
+    if round_number % 10 == 5:
+        writer.rewrite(round_number // 10 % _GROUPS * _ROWS, _ROWS, _WIDTH)
+        writer.shrink(ITEMS_MAX)
+
+
 @contextmanager
 def writing_meanwhile(
     writer: RandomWriter, act: Callable[[RandomWriter, int], None] | None = None
