@@ -99,8 +99,9 @@ class SparkServer(ServerProcess):
     def kill_executor(self) -> bool:
         """Kill the JVM of the first executor; return whether it had one."""
         for process in self.executors()[:1]:
-            process.kill()
-            return True
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+                return True
         return False
 
 

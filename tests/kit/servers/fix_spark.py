@@ -7,7 +7,8 @@ import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,7 @@ class HarmedCluster(SparkCluster):
         """Kill a worker with all below it, as the loss of its machine does."""
         below = worker.below()
         worker.kill()
-        for process in below:
-            process.kill()
+        _kill(below)
         psutil.wait_procs(below, 10)
 
     def kill_one(self, kind: str, rng: random.Random) -> None:
@@ -47,14 +47,23 @@ class HarmedCluster(SparkCluster):
         elif kind == "executor":
             worker.kill_executor()
         else:
-            for process in self.tasks(worker)[-1:]:
-                process.kill()
+            _kill(self.tasks(worker)[-1:])
 
     def tasks(self, worker: SparkServer) -> list[psutil.Process]:
         """Return the Python processes of a worker's tasks, which each executor's daemon forks."""
-        pythons = [process for process in worker.below() if "python" in process.name()]
-        daemons = {process.pid for process in pythons} & {process.ppid() for process in pythons}
-        return [process for process in pythons if process.pid not in daemons]
+        parents = {}
+        for process in worker.below():
+            with suppress(psutil.NoSuchProcess):
+                if "python" in process.name():
+                    parents[process] = process.ppid()
+        return [each for each in parents if each.pid not in parents.values()]
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    """Kill processes, of which some may end by themselves as their parents do."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def committed_by_tasks(server: SqlProcess) -> int:
