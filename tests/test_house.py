@@ -189,9 +189,10 @@ SIZES_MAX = {
     # files of a lake that tasks write; the reason of Kafka's refusal; the Spark data source and
     # batches of a reader; tasks that commit, several batches at once, and tasks that merge into a
     # lake; tasks that compact the rows that come through the Drainer; tables that overrides
-    # changed.
-    "lines": 107_714,
-    "lines of code": 77_676,
+    # changed; a session whose executors are starting; a downstream without room for its
+    # temporary files.
+    "lines": 107_738,
+    "lines of code": 77_691,
     # A Spark cluster of the demo and the tests; digests and admission; the Spark data source: its
     # options, columns, pieces, plan, rows and classes, and its public name; batches of a reader;
     # partitions, orders of tasks and their commits; the unit with all rows of a batch.

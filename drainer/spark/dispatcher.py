@@ -341,13 +341,10 @@ class Dispatcher:
                 else:
                     assert kind == FAILED, kind
                     failure = json.loads(payload)
-                    unit.answer.set_exception(
-                        NeedsOperator(
-                            f"Spark task {task.partition}: {failure['problem']}",
-                            failure["hint"] or _NO_HINT,
-                            code_named(failure["code"]) or Code.DEFECT,
-                        )
-                    )
+                    problem = f"Spark task {task.partition}: {failure['problem']}"
+                    code = code_named(failure["code"]) or Code.DEFECT
+                    failed = NeedsOperator(problem, failure["hint"] or _NO_HINT, code)
+                    unit.answer.set_exception(failed)
             self._dispatch()
 
     def _note_problem(self, task: Task, problem: str) -> None:

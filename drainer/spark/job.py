@@ -146,7 +146,6 @@ class SparkJob:
         self._archiving: subprocess.Popen[bytes] | None = None
         # A daemon thread: a call into a JVM that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
-        self._jobs_started = 0
 
     def start(self) -> None:
         """Start the session in the background; tasks connect some seconds later."""
@@ -168,8 +167,8 @@ class SparkJob:
         shutil.rmtree(self._settings.work_dir, ignore_errors=True)
 
     def starts(self) -> int:
-        """Return how many jobs have started, and executors that a standalone master assigned."""
-        return self._jobs_started + self._jvm.executors_granted
+        """Return how many jobs have begun, and executors that a standalone master assigned."""
+        return self._jvm.starts
 
     def replace_session(self) -> None:
         """End session and JVM; the job restarts with a new session and JVM."""
@@ -200,7 +199,7 @@ class SparkJob:
         log.debug("the Spark failure in full", exc_info=True)
 
     def _run_once(self) -> None:
-        self._jobs_started += 1
+        self._jvm.starts += 1
         began_s = time.monotonic()
         session = self._session()
         count = self._settings.task_count

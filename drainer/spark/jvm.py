@@ -149,8 +149,8 @@ class Jvm:
         """
         self.output = output
         self._secrets = secrets or {}
-        self.executors_granted = 0
-        """The executors that a standalone master has assigned, as the output reports them."""
+        self.starts = 0
+        """The jobs that began, and the executors that a standalone master assigned to them."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._file = RotatingFileHandler(
@@ -183,7 +183,7 @@ class Jvm:
         for data in stream:
             line = data.decode("utf-8", "replace").rstrip("\n")
             self._lines.append(line)
-            self.executors_granted += _GRANTED in line
+            self.starts += _GRANTED in line
             record = logging.LogRecord("spark", logging.INFO, "", 0, line, None, None)
             self._file.handle(record)
 

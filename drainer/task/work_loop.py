@@ -277,13 +277,13 @@ def serve(
             number, payload = unit
             try:
                 kind, reply = RESULT, answer(payload)
-            except NeedsOperator as error:
-                failure = {"problem": error.problem, "hint": error.hint, "code": str(error.code)}
-                kind, reply = FAILED, json.dumps(failure).encode()
             except Exception as error:
                 problem = f"the rows of a batch were not converted: {type(error).__name__}: {error}"
-                failure = {"problem": problem, "hint": ""}
-                kind, reply = FAILED, json.dumps(failure | {"code": str(Code.DEFECT)}).encode()
+                hint, code = "", Code.DEFECT
+                if isinstance(error, NeedsOperator):
+                    problem, hint, code = error.problem, error.hint, error.code
+                failure = {"problem": problem, "hint": hint, "code": str(code)}
+                kind, reply = FAILED, json.dumps(failure).encode()
             try:
                 line.send(HEADER.pack(kind, number, len(reply)), reply)
             except OSError:  # The Drainer has gone: the next one sends the unit again.
