@@ -125,7 +125,7 @@ def test_rounds_of_random_kills_on_a_cluster_leave_two_downstreams_equal(
     servers: tuple[SqlProcess, ...] = (mariadb, second)
     pairs = [(replication.drain_into(url_of(server), **way), server) for server in servers]
     for drainer, _ in pairs:
-        drainer.wait_for("2 in all", 150)
+        drainer.wait_for("2 in all", MOVES_ON_S_MAX)
     writer = replication.begin(seed=SEED)
     writer.bulk(ITEMS_MAX)
     committed = dict.fromkeys(servers, 0)

@@ -5,9 +5,13 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.failpoints import VARIABLE
+from penstock_local.sql_server import SqlServer
+from tests.kit.servers.binlog_server import MARIADB, TIDB
 from tests.kit.servers.fix_drainer import SERVES, START_S, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
+from tests.kit.servers.fix_spark import HarmedCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter
 
@@ -21,6 +25,8 @@ WAY: dict[str, Any] = {
 }
 ROWS = 6_000
 """So many new items are above two partitions."""
+TASKS_S = 300.0
+"""Within this time a busy machine starts Spark and its tasks."""
 
 
 def served(drainer: DrainerProcess, failpoints: str = "") -> DrainerProcess:
@@ -59,34 +65,63 @@ def test_tasks_that_are_killed_as_they_commit_change_nothing(
     assert drainer.stop() == 0
 
 
+LARGE_TRANSACTION = {
+    False: "SELECT 1 FROM information_schema.innodb_trx WHERE trx_rows_modified > 1000",
+    True: "SELECT 1 FROM information_schema.tidb_trx WHERE mem_buffer_keys > 1000",
+}
+"""A query for one that is open, by whether the server is a TiDB."""
+
+
 @pytest.mark.fault(
     "a Drainer freezes with its tasks, one of which holds a partition that is not committed; a"
     " standby takes over; they wake",
     "the server ends its transaction within half a minute; it commits nothing more; equal",
-    cases="1",
+    cases="1, on a Spark cluster and into a TiDB another 2",
 )
 @pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("kind", "cluster"),
+    [
+        pytest.param(MARIADB, "", marks=pytest.mark.mariadb),
+        pytest.param(MARIADB, "spark_cluster", marks=[pytest.mark.mariadb, pytest.mark.slow]),
+        pytest.param(TIDB, "", marks=pytest.mark.tidb),
+    ],
+)
 def test_a_task_that_was_frozen_past_a_takeover_commits_nothing(
-    replication: Replication, mariadb: MariadbServer
+    kind: str,
+    cluster: str,
+    replication: Replication,
+    sink_server: SqlServer,
+    request: pytest.FixtureRequest,
 ) -> None:
-    first = replication.start(mariadb, started=False, **WAY)
-    served(first, "drainer.partition_changed=sleep(20)@3")
+    spark: HarmedCluster | None = request.getfixturevalue(cluster) if cluster else None
+    fault, way, faulty = "drainer.partition_changed=sleep(20)", WAY, WAY
+    if spark is not None:
+        way = WAY | {"spark_master": spark.url, "spark_tasks": 2}
+        faulty = way | {"spark_conf": f"spark.executorEnv.{VARIABLE}={fault}"}
+    replication.start(sink_server, started=False)
+    url = sink_server.url if kind == TIDB else sink_server.url_without_password
+    first = replication.drain_into(url, started=False, **faulty)
+    served(first, fault)
+    first.wait_for(r"2 in all", TASKS_S)
     writer = replication.begin(seed=72)
-    batches(first, writer, 1)
-    second = replication.drain_into(replication.sink, started=False, **WAY)
+    first.wait_until(writer.transact(5))
+    tasks = [task for worker in spark.workers for task in spark.tasks(worker)] if spark else []
+    second = replication.drain_into(url, started=False, **way)
     second.spawn()
-    second.wait_for(r"2 in all", START_S)
+    second.wait_for(r"2 in all", TASKS_S)
     writer.bulk(ROWS)
     writer.bulk(ROWS)
-    open_transactions = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_rows_modified > 1000"
-    eventually(lambda: len(mariadb.query(open_transactions)) > 0, 60)
-    frozen = [psutil.Process(first.pid), *first.children()]
+    asked = LARGE_TRANSACTION[kind == TIDB]
+    eventually(lambda: len(sink_server.query(asked)) > 0, 60)
+    frozen = [psutil.Process(first.pid), *first.children(), *tasks]
     for process in frozen:
         process.suspend()
     try:
         writer.transact(20)
         replication.check(second)
-        assert mariadb.query("SELECT DISTINCT epoch FROM tidb_binlog.checkpoint_fence") == [(2,)]
+        asked = "SELECT DISTINCT epoch FROM tidb_binlog.checkpoint_fence"
+        assert sink_server.query(asked) == [(2,)]
     finally:
         for process in frozen:
             process.resume()

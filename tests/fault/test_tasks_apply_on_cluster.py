@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from drainer.settings.targets import MYSQL_PASSWORD
+from tests.fault.test_tasks_apply import ROWS, TASKS_S
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
@@ -14,8 +15,6 @@ from tests.kit.workloads.random_writer import RandomWriter
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-ROWS = 6_000
-"""So many new items are above two partitions."""
 FIRST, SECOND = "the-first-secret", "the-second-secret"
 
 
@@ -68,7 +67,7 @@ def test_a_password_that_changes_between_two_batches_reaches_executors_by_its_fi
     replication.start(mariadb, started=False)
     url = f"{account(mariadb)}?password-file={file}"
     drainer = replication.drain_into(url, **way(spark_cluster))
-    drainer.wait_for("2 in all", 150)
+    drainer.wait_for("2 in all", TASKS_S)
     writer = replication.begin(seed=64)
     commit(drainer, writer, mariadb)
     change_password(mariadb)
@@ -99,7 +98,7 @@ def test_a_password_that_changes_between_two_batches_reaches_executors_by_their_
     url = account(mariadb)
     with cluster:
         first = replication.drain_into(url.replace("@", f":{FIRST}@", 1), **way(cluster))
-        first.wait_for("2 in all", 150)
+        first.wait_for("2 in all", TASKS_S)
         writer = replication.begin(seed=65)
         commit(first, writer, mariadb)
         assert first.stop() == 0
@@ -110,7 +109,7 @@ def test_a_password_that_changes_between_two_batches_reaches_executors_by_their_
             cluster.kill_worker(worker)
             worker.start()
         second = replication.drain_into(url.replace("@", f":{SECOND}@", 1), **way(cluster))
-        second.wait_for("2 in all", 150)
+        second.wait_for("2 in all", TASKS_S)
         commit(second, writer, mariadb)
         replication.check(second)
         assert second.stop() == 0
