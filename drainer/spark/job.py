@@ -311,22 +311,28 @@ class SparkJob:
 
 
 def _import_spark() -> None:
-    """Import the modules of Spark's first call into the JVM, and bind its servers to addresses.
+    """Import the modules of Spark's first call into the JVM, and correct its one server.
 
-    Spark binds one server, for its accumulators, to the name `localhost`. On a host that cannot
-    resolve that name, Spark could not start.
+    It is for accumulators, and binds to the name `localhost`: on a host that cannot resolve that
+    name, Spark could not start. When the JVM ends, it would print a traceback.
     """
     with without_pandas():
         importlib.import_module("pyspark.testing.utils")
     from pyspark import accumulators
 
     accumulators.AccumulatorTCPServer.server_bind = _bind_to_an_address
+    accumulators.AccumulatorTCPServer.handle_error = _note_error
 
 
 def _bind_to_an_address(server: socketserver.TCPServer) -> None:
-    if server.server_address[0] == "localhost":
-        server.server_address = (_LOOPBACK, *server.server_address[1:])
+    server.server_address = (_LOOPBACK, *server.server_address[1:])
     socketserver.TCPServer.server_bind(server)
+
+
+def _note_error(server: socketserver.TCPServer, request: Any, client: Any) -> None:
+    """Log an error of a connection, but not its end, which comes with the end of the JVM."""
+    if not isinstance(sys.exception(), (EOFError, ConnectionError)):
+        log.exception("a message of Spark's JVM could not be read")
 
 
 def _forget_gateway() -> None:
