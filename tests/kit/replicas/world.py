@@ -199,6 +199,8 @@ class World:
         self.older_disks = 0
         self.older: set[str] = set()
         """Replicas that were put back to an older state, and lack what they had since."""
+        self.off_list_older: set[str] = set()
+        """Those that left the list; an etcd that is put back may list them again."""
         self.adopted = 0
         self.is_restored = False
         """True from when etcd was put back until a primary serves the log again."""
@@ -504,6 +506,7 @@ class World:
             action.revision if self.rules.compares_revisions else revision, action.entry
         )
         if won is not None and self.store.entry != entry:
+            self.off_list_older |= self.older
             self.older &= {copy.disk for copy in self.store.entry.copies_known}
             self.check_list(entry, self.store.entry)
             self.changed = None
@@ -822,7 +825,9 @@ class World:
             waiting.clear()
         self.cut_off = set()
         self.store.put_entry_back(found, revision)
-        self.missed.update(copy.disk for copy in found.copies_known)
+        listed = {copy.disk for copy in found.copies_known}
+        self.missed |= listed
+        self.older |= self.off_list_older & listed
         self.restored += 1
         self.is_restored = True
 
