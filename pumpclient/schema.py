@@ -63,7 +63,8 @@ class Schemas:
             return
         with self._lock:
             self._refuse_other_history()
-            jobs = self._history.jobs(after_version=self._catalog.version)
+            last_id = 0 if self._last is None else self._last.id
+            jobs = self._history.jobs(self._catalog.version, last_id)
             if not jobs:
                 return
             catalog = self._catalog.copy()

@@ -501,14 +501,19 @@ PAGE_KEYS = 500
 
 
 def read_pages(
-    etcd: EtcdClient, prefix: str, *, after_revision: int = 0, page_keys: int = PAGE_KEYS
+    etcd: EtcdClient,
+    prefix: str,
+    *,
+    first: str = "",
+    after_revision: int = 0,
+    page_keys: int = PAGE_KEYS,
 ) -> Iterator[tuple[str, bytes, int]]:
     """Return (key, value, create revision) of all keys below an ASCII prefix, in key order.
 
-    Only keys created after `after_revision`. A key that comes during the read may or may not be
-    included. Retryable when etcd does not answer.
+    Only keys from `first` on, created after `after_revision`. A key that comes during the read may
+    or may not be included. Retryable when etcd does not answer.
     """
-    start, end = prefix.encode(), _end(prefix)
+    start, end = (first or prefix).encode(), _end(prefix)
     while True:
         request = rpc_pb2.RangeRequest(
             key=start,

@@ -148,11 +148,25 @@ class History:
         # In this order, a job that is recorded between the two reads is seen.
         return is_any_from(self._etcd, JOBS, _key(job_id + 1)) and self.get(job_id) is None
 
-    def jobs(self, after_version: int = 0) -> list[DdlJob]:
-        """Return the jobs of later schema versions, in order of version."""
-        if self.schema_version() <= after_version:
+    def jobs(self, after_version: int = 0, after_id: int = 0) -> list[DdlJob]:
+        """Return the jobs of later schema versions, in order of version.
+
+        If the id of the last known job is passed as `after_id`, etcd is asked only for larger ids:
+        ids are drawn and jobs recorded in one order, so the cost does not grow with the history. If
+        a version is missing among them, the whole history is read.
+        """
+        newest = self.schema_version()
+        if newest <= after_version:
             return []
-        later = (job for job, _ in self.recorded() if job.schema_version > after_version)
+        later = self._later(after_version, after_id)
+        versions = [job.schema_version for job in later]
+        wanted = range(after_version + 1, max([newest, *versions]) + 1)
+        return later if not after_id or versions == [*wanted] else self._later(after_version)
+
+    def _later(self, after_version: int, after_id: int = 0) -> list[DdlJob]:
+        pages = read_pages(self._etcd, JOBS, first=_key(after_id + 1) if after_id else JOBS)
+        jobs = (_job(key, value) for key, value, _ in pages)
+        later = (job for job in jobs if job.schema_version > after_version)
         return sorted(later, key=lambda job: job.schema_version)
 
     def recorded(self, after_revision: int = 0) -> Iterator[tuple[DdlJob, int]]:

@@ -1,8 +1,13 @@
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.cluster.history import History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.schema.model import DdlJob
 from pumpclient.schema import Schemas, split_name
 from tests.kit.fakes.etcd import MemoryEtcd
 from tests.unit.penstock.ddl_session import DdlSession
@@ -31,11 +36,57 @@ def test_what_names_no_table_is_refused(name: str) -> None:
         split_name(name, None)
 
 
+class CountingEtcd(MemoryEtcd):
+    read_count = 0
+
+    def Range(self, request: Any, timeout_s: float, metadata: Any) -> Any:  # noqa: N802
+        answer = super().Range(request, timeout_s, metadata)
+        self.read_count += len(answer.kvs)
+        return answer
+
+
 def recorded(*statements: str) -> History:
     history = History(MemoryEtcd())
     for job in DdlSession(*statements).history:
         history.append(job)
     return history
+
+
+@pytest.mark.parametrize("count", [10, 1_000])
+def test_a_ddl_costs_an_idle_writer_the_same_after_any_history(count: int) -> None:
+    etcd = CountingEtcd()
+    history, session = History(etcd), DdlSession("CREATE TABLE t (a INT)")
+    for _ in range(count // 2):
+        session.run("ALTER TABLE t ADD b INT", "ALTER TABLE t DROP COLUMN b")
+    for job in session.history:
+        history.append(job)
+    schemas = Schemas(history)
+    schemas.confirm(session.catalog.version)
+    (last,) = session.run("ALTER TABLE t ADD c INT")
+    history.append(last)
+    etcd.read_count = 0
+    schemas.confirm(last.schema_version)
+    assert etcd.read_count == len(["the last known job", "the version", "the new job"])
+    assert [c.name for c in schemas.table("d", "t").info.columns] == ["a", "c"]
+
+
+@given(
+    ids=st.lists(st.integers(1, 99), min_size=1, max_size=12, unique=True),
+    known=st.integers(1, 12),
+    step=st.integers(1, 2),
+)
+def test_later_jobs_are_complete_whatever_the_order_of_their_ids(
+    ids: list[int], known: int, step: int
+) -> None:
+    jobs = [
+        DdlJob(id=each, type=49, schema_id=1, schema_name="d", query="", schema_version=at * step)
+        for at, each in enumerate(ids, 1)
+    ]
+    history = History(MemoryEtcd())
+    for job in jobs:
+        history.append(job)
+    known = min(known, len(jobs))
+    assert history.jobs(known * step, ids[known - 1]) == jobs[known:]
 
 
 def test_a_writer_that_knows_a_ddl_which_etcd_has_lost_writes_nothing() -> None:
