@@ -16,6 +16,7 @@ other transaction stops the merge with the missing range.
 
 from __future__ import annotations
 
+import heapq
 import logging
 from bisect import bisect_right
 from collections import deque
@@ -143,15 +144,14 @@ class Merger:
 
         With `up_to_ts` nothing above that is emitted either.
 
-        A run ends at the end of a Pump's message: the first message that fills that Pump's share of
-        `RUN_BYTES`. These shares and one message per Pump therefore bound a run's size.
+        A run ends at the end of the message with which the messages that end in it fill
+        `RUN_BYTES`. `RUN_BYTES` and one message per Pump therefore bound a run's size, and the cost
+        of a run, which grows with the number of Pumps, is shared by as many binlogs.
         """
         if not self._sources:
             return None
         horizon = self.watermark if up_to_ts is None else min(self.watermark, up_to_ts)
-        share = RUN_BYTES // len(self._sources)
-        for state in self._sources.values():
-            horizon = min(horizon, _reach(state, share, horizon))
+        horizon = self._reach(horizon)
         parts = [part for state in self._sources.values() for part in _cut(state, horizon)]
         self._forget_finished()
         if not parts:
@@ -160,6 +160,15 @@ class Merger:
         assert merged.commit_ts[0] > self.emitted_ts
         self.emitted_ts = merged.commit_ts[-1]
         return merged
+
+    def _reach(self, horizon: int) -> int:
+        """Return the end of the message that fills `RUN_BYTES`, or `horizon` if that is first."""
+        weight = 0
+        for end, size in heapq.merge(*map(_ends, self._sources.values())):
+            weight += size
+            if weight >= RUN_BYTES or end >= horizon:
+                return min(end, horizon)
+        return horizon
 
     def _merge(self, parts: list[Merged]) -> Merged:
         commit_ts: list[int] = []
@@ -258,15 +267,11 @@ def _too_late(source: str, left_ts: int, ts: int, emitted_ts: int) -> NeedsOpera
     )
 
 
-def _reach(state: _PumpQueue, share: int, horizon: int) -> int:
-    """Return the end of the message that fills the `share`, or `horizon` if that is first."""
-    weight = 0
+def _ends(state: _PumpQueue) -> Iterator[tuple[int, int]]:
+    """Return the end and the remaining weight of each message."""
     for message in state.messages:
-        weight += message.bytes
-        end = message.commit_ts[-1]
-        if weight >= share or end >= horizon:
-            return end
-    return horizon
+        count = len(message.commit_ts)
+        yield message.commit_ts[-1], message.bytes * (count - message.start) // count
 
 
 def _cut(state: _PumpQueue, horizon: int) -> Iterator[Merged]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from drainer.intake.merger import Merger
 from tests.bench.rig import Figure
 
-PUMPS = (1, 5, 10, 50)
+PUMPS = (1, 5, 10, 50, 200)
 BINLOGS = 400_000
 BINLOG_BYTES = 200
 MESSAGE_BYTES = 1 << 20

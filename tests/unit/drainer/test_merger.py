@@ -1,10 +1,10 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.intake.merger import RUN_BYTES, Merger
+from drainer.intake.merger import PAYLOAD_OVERHEAD_BYTES, RUN_BYTES, Merger
 from penstock.errors import NeedsOperator
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
@@ -221,6 +221,35 @@ def test_small_messages_of_many_pumps_leave_in_one_run_and_large_ones_do_not_gat
     run = large.take()
     assert run is not None
     assert list(run.commit_ts) == [10]
+
+
+@given(
+    pumps=st.integers(1, 200),
+    message=st.integers(1, 40),
+    skew=st.integers(1, 30),
+    rng=st.randoms(use_true_random=False),
+)
+@settings(max_examples=30)
+def test_each_run_of_many_pumps_is_full_and_bounded(
+    pumps: int, message: int, skew: int, rng: random.Random
+) -> None:
+    merger, each = Merger(0), 10_000
+    payload = bytes(each - PAYLOAD_OVERHEAD_BYTES)
+    streams: dict[str, list[int]] = {str(at): [] for at in range(pumps)}
+    for ts in range(1, 1001):
+        streams[str(min(rng.randrange(pumps * skew), pumps - 1))].append(ts)
+    for source, stream in streams.items():
+        merger.add(source)
+        for at in range(0, len(stream), message):
+            run = stream[at : at + message]
+            merger.push(source, run, [payload] * len(run))
+        merger.push(source, [1001], [payload])
+    counts = []
+    while (merged := merger.take()) is not None:
+        counts.append(len(merged.commit_ts))
+    assert sum(counts) == 1001
+    assert all(count * each >= RUN_BYTES for count in counts[:-1])
+    assert all(count * each <= RUN_BYTES + (pumps + 1) * message * each for count in counts)
 
 
 def test_a_transaction_that_three_pumps_hold_is_emitted_once_and_its_first_copy_is_kept() -> None:
