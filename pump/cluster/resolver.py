@@ -10,7 +10,13 @@ as this Pump's Commit or Rollback, through the same group commit as everything e
                                                       the resolver says that it will know more
 
 Each question is a separate task, so waiting for one answer delays no other question; a resolver
-bounds its questions in progress. A Prewrite is read once, for the facts that a question needs.
+bounds its questions in progress. A Prewrite is read once, for the facts that a question needs, and
+a tick reads at most `_FIRST_MAX` of them.
+
+Questions about live writers would slow an overloaded Pump further. Commits that arrive after more
+than a second show that writers are alive and slow. While several have arrived recently, a
+transaction is first asked about after twice their median age, at the latest after `PATIENCE_S_MAX`:
+a writer that died among slow writers delays the stream by so much.
 
 The age of a Prewrite is measured by this Pump's monotonic clock, and starts from zero when the Pump
 starts. The cluster's time may jump, and must not make a transaction old.
@@ -28,9 +34,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError, coded
@@ -50,6 +58,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ASK_AFTER_S = 1.0
+PATIENCE_S_MAX = 10.0
+_LATE_MIN, _LATE_MAX = 8, 64
+"""Late Commits that count as evidence, and that are remembered."""
+_LATE_S = 10.0
+_FIRST_MAX = 64
 _BACK_OFF_S_MAX = 30.0
 _TICK_S = 0.25
 _AWAKE_S_MAX = 2.0
@@ -181,6 +194,7 @@ class _Case:
     length_s: float = 0.0
     about: Question | None = None
     why: str = ""
+    resolved: bool = False
     since_s: float = field(default_factory=lambda: time.time() - ASK_AFTER_S)
     """When it was opened here, by this machine's clock: about its arrival, or this Pump's start."""
 
@@ -203,6 +217,8 @@ class Resolving:
         self._group_commit = group_commit
         self._resolver = resolver
         self._cases: dict[int, _Case] = {}
+        # When a writer ended a transaction of more than a second, and the transaction's age.
+        self._late = deque[tuple[float, float]](maxlen=_LATE_MAX)
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._complain_at_s = float("-inf")
         self._awake_s = 0.0
@@ -219,7 +235,8 @@ class Resolving:
                 start_ts=start_ts,
                 key=(case.about and case.about.prewrite_key.hex()) or "none",
                 open_since=time_text(compose(int(case.since_s * 1000), 0)),
-                waits=case.why or "it is being asked about",
+                waits=case.why
+                or ("it is being asked about" if case.length_s else "writers are slow at present"),
             )
             for start_ts, case in self._cases.items()
         ]
@@ -251,6 +268,12 @@ class Resolving:
         self._cases = {
             u.start_ts: before.get(u.start_ts) or _Case(awake_s, now_s) for u in unmatched
         }
+        self._late.extend(
+            (awake_s, self._age_s(case))
+            for start_ts, case in before.items()
+            if start_ts not in self._cases and not case.resolved
+        )
+        patience_s, first_left = self._patience_s(), _FIRST_MAX
         for prewrite in unmatched:
             if len(self._asking) >= _ASKING_MAX:
                 return
@@ -258,11 +281,26 @@ class Resolving:
             case = self._cases[start_ts]
             if start_ts in self._asking or now_s < case.until_s:
                 continue
+            if not case.length_s:
+                if self._age_s(case) < patience_s or not first_left:
+                    return  # All that follow are younger.
+                first_left -= 1
             case.length_s = min(case.length_s * 2, _BACK_OFF_S_MAX) or ASK_AFTER_S
             case.until_s = now_s + case.length_s
             task = asyncio.create_task(self._settle(prewrite, case))
             self._asking[start_ts] = task
             task.add_done_callback(partial(self._answered, start_ts))
+
+    def _age_s(self, case: _Case) -> float:
+        return self._awake_s - case.first_s + ASK_AFTER_S
+
+    def _patience_s(self) -> float:
+        """Return the age from which a transaction is asked about."""
+        since_s = self._awake_s - _LATE_S
+        ages = [age_s for at_s, age_s in self._late if at_s >= since_s]
+        if len(ages) < _LATE_MIN:
+            return ASK_AFTER_S
+        return min(2 * median(ages), PATIENCE_S_MAX)
 
     def _answered(self, start_ts: int, task: asyncio.Task[None]) -> None:
         del self._asking[start_ts]
@@ -271,7 +309,7 @@ class Resolving:
 
     async def _settle(self, unmatched: Unmatched, case: _Case) -> None:
         start_ts = unmatched.start_ts
-        waited_s = self._awake_s - case.first_s + ASK_AFTER_S
+        waited_s = self._age_s(case)
         try:
             if case.about is None:
                 case.about = await asyncio.to_thread(_question, unmatched)
@@ -279,6 +317,7 @@ class Resolving:
             self.asked += 1
             resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
             if resolution.outcome is not Outcome.UNKNOWN:
+                case.resolved = True
                 await self._write(unmatched, resolution, about.ddl_job_id)
                 return
             case.why = resolution.why

@@ -2,6 +2,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.cluster.resolver import (
+    PATIENCE_S_MAX,
     ROLLED_BACK,
     UNKNOWN,
     DdlResolver,
@@ -150,6 +152,94 @@ def test_a_resolver_that_knows_when_it_will_know_more_is_asked_then() -> None:
         return resolving._cases[START_TS].until_s - asyncio.get_running_loop().time()
 
     assert run_in_virtual_time(main()) == pytest.approx(0.7)
+
+
+class Slow(Waiting):
+    """Writers of which each commits `takes_s` after its Prewrite, except the dead one."""
+
+    def __init__(self, per_s: int, takes_s: float, dead_ts: int) -> None:
+        super().__init__()
+        self.per_s, self.takes_s, self.dead_ts = per_s, takes_s, dead_ts
+
+    def unmatched(self, *, older_than_s: float) -> list[Unmatched]:
+        now_s, started = asyncio.get_running_loop().time(), []
+        for at in range(max(0, int((now_s - 1) * self.per_s) + 1)):
+            begun_s = at / self.per_s
+            dead = self.dead_ts == START_TS + at and not self.written
+            if dead or now_s < begun_s + self.takes_s:
+                started.append(prewrite(START_TS + at))
+        self.open = {each.start_ts: each for each in started}
+        return super().unmatched(older_than_s=older_than_s)
+
+
+class KnowsDead(Oracle):
+    def __init__(self, dead_ts: int) -> None:
+        super().__init__()
+        self.dead_ts = dead_ts
+
+    async def resolve(self, question: Question) -> Resolution:
+        self.answers = [ROLLED_BACK if question.start_ts == self.dead_ts else UNKNOWN]
+        return await super().resolve(question)
+
+
+@pytest.mark.parametrize(
+    ("per_s", "takes_s", "dead"), [(16, 1.4, 200), (20, 3.0, 150), (20, 4.5, 150), (10, 8.0, 100)]
+)
+def test_only_the_dead_among_slow_writers_is_asked_about_and_within_the_limit(
+    per_s: int, takes_s: float, dead: int
+) -> None:
+    dead_ts = START_TS + dead
+    waiting = Slow(per_s, takes_s, dead_ts)
+    resolver = KnowsDead(dead_ts)
+    resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
+    asked_s: dict[int, float] = {}
+
+    async def main() -> None:
+        until_s = dead / per_s + PATIENCE_S_MAX + 2
+        while (now_s := asyncio.get_running_loop().time()) < until_s:
+            await resolving.ask()
+            for ts in resolver.asked:
+                asked_s.setdefault(ts, now_s)
+            await pass_time(0.25)
+
+    run_in_virtual_time(main())
+    begun_s = dead / per_s
+    assert asked_s[dead_ts] <= begun_s + min(2 * takes_s + 2, PATIENCE_S_MAX + 1)
+    # Before the first late Commits, nothing shows that the writers are alive.
+    early = per_s * (takes_s + 1)
+    others = [ts - START_TS for ts in asked_s if ts != dead_ts]
+    assert all(at <= early for at in others), (early, others)
+
+
+def test_one_slow_commit_among_few_lets_no_dead_writer_wait_longer() -> None:
+    waiting, resolver = Waiting(prewrite()), Oracle(UNKNOWN, ROLLED_BACK)
+    resolving = Resolving(waiting, waiting, resolver)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        await resolving.ask()
+        waiting.open = {START_TS + 1: prewrite(START_TS + 1)}
+        await resolving.ask()
+
+    run_in_virtual_time(main())
+    assert resolver.asked == [START_TS, START_TS + 1]
+    assert [each.start_ts for each in waiting.written] == [START_TS + 1]
+
+
+def test_few_prewrites_of_many_are_read_in_a_tick_and_all_in_their_turn() -> None:
+    waiting = Waiting(*(prewrite(START_TS + at) for at in range(1000)))
+    resolving = Resolving(waiting, waiting, Oracle(*[ROLLED_BACK] * 1000))  # type: ignore[arg-type]
+
+    async def main() -> list[int]:
+        reads = [0]
+        while waiting.open:
+            await resolving.ask()
+            reads.append(waiting.reads)
+            await pass_time(0.25)
+        return reads
+
+    reads = run_in_virtual_time(main())
+    assert max(two - one for one, two in pairwise(reads)) < 100
+    assert [each.start_ts for each in waiting.written] == [START_TS + at for at in range(1000)]
 
 
 def test_what_waits_is_listed_with_its_key_and_why() -> None:
