@@ -279,9 +279,10 @@ class Targets:
     def check_free(self, tables: Iterable[SourceTable], stale: Iterable[Name]) -> None:
         """Raise `NeedsOperator` for a target that exists but is not from a stale source table."""
         ours = {self._translator.target(*name) for name in stale}
+        catalog = self._client.session.schemas.catalog()
         for table in tables:
             target = self.name(table)
-            if target not in ours and self.exists(target):
+            if target not in ours and self.exists(target, catalog):
                 raise NeedsOperator(
                     f"table {target[0]}.{target[1]} is there already, and not by this load",
                     "drop it, skip it by the filters, or load into it (into-existing)",
@@ -328,12 +329,9 @@ class Targets:
                     error.code,
                 ) from error
 
-    def exists(self, target: Name) -> bool:
-        try:
-            self._client.table(quote_path(*target))
-        except NeedsOperator:
-            return False
-        return True
+    def exists(self, target: Name, catalog: Catalog | None = None) -> bool:
+        found = (catalog or self._client.session.schemas.catalog()).table(*target)
+        return found is not None and found.kind == "TABLE"
 
     def drop(self, stale: Iterable[Name], say: Callable[[str], None]) -> None:
         for target in sorted({self._translator.target(*name) for name in stale}):

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.ddl.parse.parser import parse
 from penstock.ddl.rewrite.explicit import as_made
 from penstock.errors import NeedsOperator
 from penstock.schema.model import DdlType
@@ -260,3 +261,14 @@ def test_a_tidbs_statement_gets_the_names_of_the_keys_that_it_made() -> None:
     inline = "CREATE TABLE k2 (a INT UNIQUE, KEY (a)) CHARSET=latin1 COLLATE=latin1_bin"
     session.run(inline)
     assert as_made(inline, session.table("k2")) == inline.replace("KEY (a)", "KEY `a_2` (a)")
+
+
+def test_a_statement_that_is_parsed_again_is_the_same_and_refused_again() -> None:
+    sql = "CREATE TABLE t (a INT)"
+    first = parse(sql)[1]
+    kept = [*first]
+    first.clear()
+    assert parse(sql)[1] == kept
+    for _ in range(2):
+        with pytest.raises(NeedsOperator, match="cannot read"):
+            parse("CREATE TABLE t (a INT")

@@ -77,6 +77,8 @@ class Cursor:
         raise NeedsOperator(f"Penstock does not support {what}", hint, Code.DDL_UNSUPPORTED)
 
     def is_word(self, *words: str) -> bool:
+        if self.source.tokens[self.at].upper != words[0]:  # As nearly always.
+            return False
         return all(self.peek(i).upper == word for i, word in enumerate(words))
 
     def take(self, *words: str) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 from penstock.codes import Code
 from penstock.ddl.parse import alter_clauses, versioning
@@ -53,6 +54,11 @@ _NOT_REPLICATED = {
 
 def parse(sql: str) -> tuple[Source, list[ast.Statement]]:
     """Return the statements in `sql`, at least one, and the text their places refer to."""
+    source, statements = _remembered(sql) if len(sql) <= _REMEMBERED_CHARS_MAX else _parsed(sql)
+    return source, [*statements]
+
+
+def _parsed(sql: str) -> tuple[Source, list[ast.Statement]]:
     source = read(sql)
     cur = Cursor(source)
     statements = []
@@ -65,6 +71,11 @@ def parse(sql: str) -> tuple[Source, list[ast.Statement]]:
     if not statements:
         raise NeedsOperator("the DDL is empty", "give at least one statement", Code.DDL_UNREADABLE)
     return source, statements
+
+
+# A statement passes several steps, and most of them do not change it.
+_remembered = lru_cache(4)(_parsed)
+_REMEMBERED_CHARS_MAX = 64 << 10
 
 
 def rewritten(sql: str, edits_of: Callable[[ast.Statement, Source], Iterable[ast.Edit]]) -> str:

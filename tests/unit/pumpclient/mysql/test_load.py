@@ -21,6 +21,7 @@ from pumpclient.mysql.load.tables import (
     Key,
     Range,
     SourceTable,
+    Targets,
     chunks_of,
     integer_bounds,
     packed,
@@ -31,6 +32,9 @@ from pumpclient.mysql.protocol.server import BinlogPlace
 from pumpclient.mysql.source.first_checkpoint import _elsewhere
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.transactions import CatchUp
+from pumpclient.mysql.translate.ddl_pieces import Translator
+from pumpclient.mysql.translate.statement_text import Dialect, Flavor
+from tests.unit.penstock.ddl_session import DdlSession
 
 small = st.integers(0, 4)
 keys = st.tuples(small, small, small)
@@ -367,3 +371,28 @@ def test_a_table_that_is_gone_when_all_are_loaded_again_stays_downstream_and_is_
     assert two not in found["state"].loaded
     later = first.next_attempt(BinlogPlace("bin.000001", 9))
     assert _attempt(later, ["one"], monkeypatch)["dropped"] == {one, two}
+
+
+def test_a_load_reads_the_catalog_once_to_look_for_all_its_targets() -> None:
+    session = DdlSession("CREATE TABLE t (a INT)", "CREATE VIEW v AS SELECT a FROM t")
+    reads = []
+
+    def catalog() -> Catalog:
+        reads.append(len(reads))
+        return session.catalog
+
+    client = SimpleNamespace(session=SimpleNamespace(schemas=SimpleNamespace(catalog=catalog)))
+    targets = Targets(
+        cast("Any", client),
+        Translator(),
+        cast("Any", None),
+        Dialect(Flavor.MARIADB, 101100),
+        cast("Any", None),
+    )
+    others = [SourceTable("d", f"t{at}", "InnoDB", 0) for at in range(50)]
+    targets.check_free([*others, SourceTable("d", "v", "InnoDB", 0)], [])
+    assert reads == [0]
+    mine = [SourceTable("d", "T", "InnoDB", 0)]
+    with pytest.raises(NeedsOperator, match="is there already"):
+        targets.check_free(mine, [])
+    targets.check_free(mine, [("d", "T")])
