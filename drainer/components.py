@@ -356,8 +356,8 @@ def fetch_settings(config: DrainerConfig) -> FetchSettings | None:
         why = "a TiDB's rows may need a DDL before its binlog, which is known here alone"
     elif config.relay.log_dir:
         why = "the relay log needs them here"
-    elif config.strategy in ("statements", "events"):
-        why = f"strategy {config.strategy} orders the changes here"
+    elif config.strategy == "statements":
+        why = "strategy statements orders the changes here"
     elif security.ssl_ca and not asked:
         why = "executors would need the PEM files of [security]: set spark.payloads = executors"
         why += " where they have them at the same paths"

@@ -294,6 +294,7 @@ class Planner:
         self._waiting.popleft()
         self._origins.note(origin)
         remote.add(ts, payload.pump, size, is_ignored=self._is_ignored(ts))
+        remote.starts[ts] = TransactionStart(payload.start_ts, origin)
         self._transactions += 1
         self._through_ts = ts
         full = len(remote.commit_ts) >= self._rows_max or remote.bytes >= self._bytes_max

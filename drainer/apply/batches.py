@@ -1,8 +1,8 @@
-"""Batches of rows that become SQL, whether the rows are here or still on the Pumps.
+"""Batches of rows that become SQL or messages, whether the rows are here or still on the Pumps.
 
-    HeldBatch    rows ──> a task: SQL
-    FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' current addresses ──> a task:
-                 SQL and facts <── or a Pump is unreachable: the unit is made and sent again
+    HeldBatch    rows ──> a task: SQL; or runs of transactions ──> tasks: messages
+    FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' current addresses ──> a task: SQL
+                 or messages, and facts <── a Pump is unreachable: the unit is made and sent again
                  the task may also keep the SQL, to commit it (`drainer.apply.in_tasks`)
 
 The schema of a fetched batch is taken when the batch begins, before a later DDL changes it, and
@@ -17,12 +17,15 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from drainer.planner import RowsStep
 from drainer.schema.snapshot import pack_for_tasks
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher, Task
+from drainer.task.events.event_unit import Encoding, event_units
+from drainer.task.events.messages import Messages
 from drainer.task.held_unit import Made, answered, held_unit
 from drainer.task.row_fetch import (
     Away,
@@ -32,6 +35,7 @@ from drainer.task.row_fetch import (
     RemoteTransactions,
     decode_cut,
     decode_made,
+    decode_messages,
 )
 from drainer.task.work_unit import Batch, in_order
 
@@ -74,6 +78,18 @@ class HeldBatch(Batch):
         del self  # Its rows are in the unit now; SQL needs the room.
         return answered((await generation.dispatcher.run(units)).pop())
 
+    async def messages(
+        self, dispatcher: Dispatcher, encoding: Encoding, parts: int
+    ) -> list[Messages]:
+        """Return the messages, which tasks make in at most `parts` units."""
+        starts = self.starts
+        units = await asyncio.to_thread(self._event_units, encoding, parts)
+        del self
+        return [Messages.decode(each, starts) for each in await dispatcher.run(units)]
+
+    def _event_units(self, encoding: Encoding, parts: int) -> list[bytes]:
+        return [unit.encode() for unit in event_units(self, encoding, parts)]
+
 
 @dataclass(slots=True, eq=False)
 class FetchBatch:
@@ -93,7 +109,17 @@ class FetchBatch:
 
     async def by_unit(self, generation: Generation) -> Made:
         """Return the batch's SQL; wait for unreachable Pumps without a time limit."""
-        (made, self.facts), _ = await self._answered(generation, decode_made)
+        (made, self.facts), _ = await self._answered(
+            generation.dispatcher, decode_made, dialect=generation.dialect
+        )
+        return made
+
+    async def messages(
+        self, dispatcher: Dispatcher, encoding: Encoding, parts: int
+    ) -> list[Messages]:
+        """Return the batch's messages; wait as `by_unit` does. One task makes all `parts`."""
+        decode = partial(decode_messages, starts=self.remote.starts)
+        (made, self.facts), _ = await self._answered(dispatcher, decode, encoding=encoding)
         return made
 
     async def cut(
@@ -101,35 +127,39 @@ class FetchBatch:
     ) -> tuple[Cut, Task]:
         """Let a task cut the batch's SQL for so many connections, and keep it to commit it."""
         (cut, self.facts), task = await self._answered(
-            generation, decode_cut, connections=connections, avoids=avoids
+            generation.dispatcher,
+            decode_cut,
+            avoids,
+            dialect=generation.dialect,
+            connections=connections,
+            kept_max=self.fetching.batches_max,
         )
         return cut, task
 
     async def _answered(
         self,
-        generation: Generation,
+        dispatcher: Dispatcher,
         decode: Callable[[bytes], T],
-        *,
-        connections: int = 0,
         avoids: Collection[Task] = (),
+        **asked: Any,
     ) -> tuple[T, Task]:
+        """Return the decoded answer to a unit with the fields `asked`, and the task."""
         catalog = await asyncio.shield(self.catalog)
         while True:
-            unit = self._unit(catalog[0], generation.dialect, connections)
-            answer, task = await generation.dispatcher.run_on(unit.encode(), catalog, avoids)
+            unit = self._unit(catalog[0], asked)
+            answer, task = await dispatcher.run_on(unit.encode(), catalog, avoids)
             try:
                 return decode(answer), task
             except Away as away:
                 log.warning("batch %d waits: %s", self.batch_id, away)
                 await asyncio.sleep(_RETRY_S)
 
-    def _unit(self, catalog: int, dialect: str, connections: int) -> FetchUnit:
+    def _unit(self, catalog: int, asked: Mapping[str, Any]) -> FetchUnit:
         names = sorted(set(self.remote.pumps))
         places = {name: place for place, name in enumerate(names)}
         addresses = self.fetching.addresses()
         return FetchUnit(
             batch_id=self.batch_id,
-            dialect=dialect,
             displaces=self.displaces,
             catalog=catalog,
             cluster_id=self.fetching.cluster_id,
@@ -138,8 +168,7 @@ class FetchBatch:
             commit_ts=self.remote.commit_ts,
             owners=[places[name] for name in self.remote.pumps],
             ignored=self.remote.ignored,
-            connections=connections,
-            kept_max=self.fetching.batches_max,
+            **asked,
         )
 
     def counted(self, step: RowsStep) -> RowsStep:

@@ -25,7 +25,8 @@ ensures.
 
 **Strategy `events`** emits every change in commit order, as messages of the sink's encoder.
 
-    batch ──> units, each a run of transactions ──> tasks: decode, encode ──> messages, in order
+    batch ──> units, each a run of transactions, or a unit to fetch ──> tasks: decode, encode
+                                                    ──> messages, in order
                                                     sink: stores them, with the checkpoint
 
 Nothing is compacted, and nothing is applied twice: the sink stores the checkpoint together with the
@@ -45,7 +46,6 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import EventSink, PartitionedSink, TableSink
 from drainer.spark.dispatcher import Dispatcher
-from drainer.task.events.event_unit import event_units
 from drainer.task.events.messages import Messages
 from drainer.task.partitions import Partitions, arranged
 from drainer.task.sql.digests import Digests
@@ -182,7 +182,7 @@ class Events(Strategy):
     def __init__(
         self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
     ) -> None:
-        """Only `thread` may call `sink`; a batch becomes `parts` units."""
+        """Only `thread` may call `sink`; a batch whose rows are here becomes `parts` units."""
         super().__init__(Checkpoint(0, 0))  # Nothing is ever partly downstream.
         self._dispatcher = dispatcher
         self._sink = sink
@@ -190,7 +190,6 @@ class Events(Strategy):
         self._parts = parts
 
     async def prepare(self, batch: RowBatch) -> Prepared:
-        assert isinstance(batch, HeldBatch), "with this strategy payloads come here"
         making = self._messages(batch)
         del batch  # Its rows are needed only until they are in units.
         return partial(self._put, await making)
@@ -199,17 +198,13 @@ class Events(Strategy):
         (made,) = await self._messages(batch)
         return made
 
-    async def _messages(self, batch: HeldBatch) -> list[Messages]:
-        units, starts = await asyncio.to_thread(self._units, batch), batch.starts
+    async def _messages(self, batch: RowBatch) -> list[Messages]:
+        making = batch.messages(self._dispatcher, self._sink.encoding, self._parts)
         del batch
-        answers = await self._dispatcher.run(units)
-        made = [Messages.decode(each, starts) for each in answers]
+        made = await making
         self.messages += sum(map(len, made))
         self.message_bytes += sum(len(each.joined()[0]) for each in made)
         return made
-
-    def _units(self, batch: HeldBatch) -> list[bytes]:
-        return [unit.encode() for unit in event_units(batch, self._sink.encoding, self._parts)]
 
     async def _put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:
         await self._thread.call(lambda: self._sink.put(messages, checkpoint))

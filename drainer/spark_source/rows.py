@@ -234,8 +234,6 @@ class _Pumps:
         """Return the merged binlogs of a piece; raise `Away` or `NeedsOperator`."""
         unit = FetchUnit(
             batch_id=0,
-            dialect="",
-            displaces=False,
             catalog=0,
             cluster_id=self._part.cluster_id,
             drainer_id=self._options.name or _READER,

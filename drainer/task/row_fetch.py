@@ -1,7 +1,8 @@
 """Row fetch: a batch whose rows a task fetches from the Pumps, its unit and its answer.
 
     unit ── Pumps' addresses, commit_ts in merged order ──> one Fetch per Pump, concurrently
-    each transaction is taken from its Pump's stream in the order of the unit ──> `statements_of`
+    each transaction is taken from its Pump's stream in the order of the unit ──> `statements_of`,
+    or `messages_of` if the unit has an encoding
 
 Every commit_ts of the unit must come exactly once, from the Pump that reported it. An unreachable
 Pump is retried for `TRY_S`; then the answer requests that the unit be sent again, with the
@@ -22,7 +23,8 @@ The unit (little-endian; its first bytes are not those of an Arrow stream, see `
     | owners    | 2 k   | the index of its Pump in the header                             |
 
 The answer is a byte 0 and a text if a Pump could not be reached; else a byte 1, the length of a
-JSON and the JSON of `Facts` with the lengths of the encoded `Statements` that follow it.
+JSON and the JSON of `Facts` with the lengths of the encoded `Statements` or `Messages` that follow
+it.
 
 **A task that commits** (`connections` above 0) cuts the SQL into partitions. Its answer is a byte 2
 and the same, but the only statements are those of the last transaction, and the JSON states the
@@ -39,8 +41,8 @@ import struct
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import grpc
@@ -49,6 +51,8 @@ import numpy as np
 from drainer.differences import Counts, from_lists, to_lists
 from drainer.schema.snapshot import unpack
 from drainer.task.compaction import plan_units
+from drainer.task.events.event_unit import Encoding, encoded_messages, event_units
+from drainer.task.events.messages import Messages
 from drainer.task.held_unit import Made, answer
 from drainer.task.partitions import Partitions, arranged
 from drainer.task.row_changes import Collector, Targets, ignored_counts, parse_merged, read_changes
@@ -56,7 +60,7 @@ from drainer.task.selection import Selection
 from drainer.task.sql.digests import Digests, Touched, merged
 from drainer.task.sql.generate import generate
 from drainer.task.sql.rows import can_meet_others
-from drainer.task.work_unit import Batch, Statements, in_order, reading
+from drainer.task.work_unit import Batch, Statements, TransactionStart, in_order, reading
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.filters import FilterConfig, Rules
@@ -93,6 +97,8 @@ class RemoteTransactions:
     pumps: list[str] = field(default_factory=list)
     bytes: int = 0
     ignored: list[int] = field(default_factory=list)
+    starts: dict[int, TransactionStart] = field(default_factory=dict)
+    """The start of each transaction, by its commit_ts."""
 
     def add(self, commit_ts: int, pump: str, size: int, *, is_ignored: bool = False) -> None:
         if is_ignored:
@@ -125,13 +131,11 @@ class FetchSettings:
 class FetchUnit:
     """One batch for one task; `catalog` is the number of the schema with which it is read.
 
-    If `connections` is above 0, the task keeps the SQL of `kept_max` batches and commits it on so
-    many connections.
+    It becomes SQL of the `dialect`, or messages if it has an `encoding`. If `connections` is above
+    0, the task keeps the SQL of `kept_max` batches and commits it on so many connections.
     """
 
     batch_id: int
-    dialect: str
-    displaces: bool
     catalog: int
     cluster_id: int
     drainer_id: str
@@ -139,12 +143,15 @@ class FetchUnit:
     commit_ts: Any
     owners: Any
     ignored: Sequence[int] = ()
+    dialect: str = ""
+    displaces: bool = False
+    encoding: Encoding | None = None
     connections: int = 0
     kept_max: int = 0
 
     def encode(self) -> bytes:
         fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
-        header = json.dumps(fields).encode()
+        header = json.dumps(fields, default=asdict).encode()
         stamps = np.asarray(self.commit_ts, "<i8").tobytes()
         owners = np.asarray(self.owners, "<u2").tobytes()
         return b"".join([MAGIC, _LENGTH.pack(len(header)), header, stamps, owners])
@@ -159,12 +166,14 @@ class FetchUnit:
                 raise ValueError(f"{rest} bytes too many")
             stamps = np.frombuffer(data, "<i8", count, at)
             owners = np.frombuffer(data, "<u2", count, at + 8 * count)
+            if header["encoding"] is not None:
+                header["encoding"] = Encoding(**header["encoding"])
             return cls(**header, commit_ts=stamps, owners=owners)
 
 
 _HEADER_FIELDS = (
-    "batch_id", "dialect", "displaces", "catalog", "cluster_id", "drainer_id", "addresses",
-    "ignored", "connections", "kept_max",
+    "batch_id", "catalog", "cluster_id", "drainer_id", "addresses", "ignored", "dialect",
+    "displaces", "encoding", "connections", "kept_max",
 )  # fmt: skip
 
 
@@ -187,14 +196,17 @@ def encode_away(problem: str) -> bytes:
 
 
 def encode_made(made: Made, facts: Facts) -> bytes:
-    parts = [each.encode() for _, each in made]
-    units = [(meets, len(part)) for (meets, _), part in zip(made, parts, strict=True)]
-    return _encoded(_MADE, facts, {"units": units}, parts)
+    more = {"meets": [meets for meets, _ in made]}
+    return _encoded(_MADE, facts, more, [each.encode() for _, each in made])
 
 
-def _encoded(kind: bytes, facts: Facts, more: dict[str, Any], parts: Iterable[bytes]) -> bytes:
+def encode_messages(made: Sequence[Messages], facts: Facts) -> bytes:
+    return _encoded(_MADE, facts, {}, [each.encode() for each in made])
+
+
+def _encoded(kind: bytes, facts: Facts, more: dict[str, Any], parts: Sequence[bytes]) -> bytes:
     seen = {"rows": facts.rows, "kinds": facts.kinds, "skipped": to_lists(facts.skipped)}
-    header = json.dumps(seen | more).encode()
+    header = json.dumps(seen | more | {"parts": list(map(len, parts))}).encode()
     return b"".join([kind, _LENGTH.pack(len(header)), header, *parts])
 
 
@@ -218,21 +230,17 @@ class Cut:
 
 def encode_cut(work: Partitions, facts: Facts, touched: Digests) -> bytes:
     phases = [len(phase) for phase in work.phases]
-    last = Statements(ordered=work.last).encode()
-    more = {"content": work.content if work.phases else "", "phases": phases, "last": len(last)}
-    return _encoded(_CUT, facts, more, [last, touched.encode()])
+    more = {"content": work.content if work.phases else "", "phases": phases}
+    last = Statements(ordered=work.last)
+    return _encoded(_CUT, facts, more, [last.encode(), touched.encode()])
 
 
 def decode_cut(data: bytes) -> tuple[Cut, Facts]:
     """Decode the answer of a task that commits; raise `Away`, or `Malformed`."""
-    if data.startswith(_AWAY):
-        raise Away(data[1:].decode("utf-8", "replace"))
     with reading("answer of a task"):
-        header, at = _json(data, 1)
-        end = at + header.pop("last")
-        last = Statements.decode(memoryview(data)[at:end]).ordered
-        touched = Digests.decode(data[end:])
-        cut = Cut(header.pop("content"), header.pop("phases"), last, touched)
+        header, (last, touched) = _decoded(data)
+        statements, digests = Statements.decode(last).ordered, Digests.decode(bytes(touched))
+        cut = Cut(header.pop("content"), header.pop("phases"), statements, digests)
         return cut, _facts(header)
 
 
@@ -244,15 +252,33 @@ def _facts(header: dict[str, Any]) -> Facts:
 
 def decode_made(data: bytes) -> tuple[Made, Facts]:
     """Decode a task's answer; raise `Away`, or `Malformed` for an invalid answer."""
+    with reading("answer of a task"):
+        header, parts = _decoded(data)
+        made = [(m, Statements.decode(p)) for m, p in zip(header.pop("meets"), parts, strict=True)]
+        return made, _facts(header)
+
+
+def decode_messages(
+    data: bytes, starts: Mapping[int, TransactionStart]
+) -> tuple[list[Messages], Facts]:
+    """Decode as `decode_made` does."""
+    with reading("answer of a task"):
+        header, parts = _decoded(data)
+        return [Messages.decode(bytes(each), starts) for each in parts], _facts(header)
+
+
+def _decoded(data: bytes) -> tuple[dict[str, Any], list[memoryview]]:
+    """Return the header and the parts of an answer; raise `Away`."""
     if data.startswith(_AWAY):
         raise Away(data[1:].decode("utf-8", "replace"))
-    with reading("answer of a task"):
-        header, at = _json(data, 1)
-        view, made = memoryview(data), []
-        for meets, length in header.pop("units"):
-            made.append((bool(meets), Statements.decode(view[at : at + length])))
-            at += length
-        return made, _facts(header)
+    header, at = _json(data, 1)
+    view, parts = memoryview(data), []
+    for length in header.pop("parts"):
+        parts.append(view[at : at + length])
+        at += length
+    if at != len(data):
+        raise ValueError(f"it ends at {at} of {len(data)} bytes")
+    return header, parts
 
 
 def _json(data: bytes, at: int) -> tuple[dict[str, Any], int]:
@@ -273,25 +299,10 @@ def statements_of(
     table's look-up.
     """
     targets = Targets(selection.lookup)
-    collector, kinds, skipped = Collector(), Counter[int](), Counts()
     runs: list[Made] = []
-    ignored = set(unit.ignored)
-    for ts, payload in transactions:
-        value = parse_merged(ts, payload).prewrite_value
-        if ts in ignored:
-            skipped += ignored_counts(value, targets.of)
-            continue
-        changes = read_changes(value, targets.of)
-        if not collector.fits(changes):
-            skipped += collector.skipped
-            runs.append(_run(unit, collector, kinds, touched))
-            collector = Collector()
-        collector.add(changes, len(payload))
-    skipped += collector.skipped
-    runs.append(_run(unit, collector, kinds, touched))
+    facts = _read(unit, transactions, targets, lambda run: runs.append(_sql(run, unit, touched)))
     if touched and targets.convert:  # Downstream, keys may compare in another way.
         touched[:] = [each.unbounded() for each in touched]
-    facts = Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
     runs = [run for run in runs if run]
     if len(runs) < 2:
         return (runs[0] if runs else []), facts
@@ -299,15 +310,57 @@ def statements_of(
     return [(True, Statements(ordered=ordered))], facts
 
 
-def _run(
-    unit: FetchUnit, collector: Collector, kinds: Counter[int], touched: list[Digests] | None
-) -> Made:
-    tables = collector.tables()
-    for table in tables:
-        for kind in MutationType:
-            kinds[kind] += table.kinds.count(kind)
+def messages_of(
+    unit: FetchUnit, transactions: Iterable[tuple[int, bytes]], selection: Selection
+) -> tuple[list[Messages], Facts]:
+    """Return the messages of merged binlogs in commit order, as `statements_of` does the SQL."""
+    made: list[Messages] = []
+    encoding, targets = unit.encoding, Targets(selection.lookup)
+    assert encoding is not None, "the unit asks for messages"
+
+    def encode(run: Batch) -> None:
+        made.extend(encoded_messages(each) for each in event_units(run, encoding, 1))
+
+    facts = _read(unit, transactions, targets, encode)
+    return made, facts
+
+
+def _read(
+    unit: FetchUnit,
+    transactions: Iterable[tuple[int, bytes]],
+    targets: Targets,
+    use: Callable[[Batch], None],
+) -> Facts:
+    """Use the changes of merged binlogs, batch after batch, each with one version of a table."""
+    collector, kinds, skipped = Collector(), Counter[int](), Counts()
+    ignored = set(unit.ignored)
+
+    def end() -> None:
+        tables = collector.tables()
+        skipped.update(collector.skipped)
+        for table in tables:
+            for kind in MutationType:
+                kinds[kind] += table.kinds.count(kind)
+        stamps, starts = collector.commit_ts, collector.starts
+        use(Batch(unit.batch_id, tables, unit.displaces, commit_ts=stamps, starts=starts))
+
+    for ts, payload in transactions:
+        binlog = parse_merged(ts, payload)
+        if ts in ignored:
+            skipped.update(ignored_counts(binlog.prewrite_value, targets.of))
+            continue
+        changes = read_changes(binlog.prewrite_value, targets.of)
+        if not collector.fits(changes):
+            end()
+            collector = Collector()
+        collector.add(changes, len(payload), ts, TransactionStart(binlog.start_ts))
+    end()
+    return Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
+
+
+def _sql(run: Batch, unit: FetchUnit, touched: list[Digests] | None) -> Made:
     made: Made = []
-    for work in plan_units(Batch(unit.batch_id, tables, unit.displaces), unit.dialect):
+    for work in plan_units(run, unit.dialect):
         keys = None if touched is None else Touched(work)
         made.append((can_meet_others(work.table), generate(work, touched=keys)))
         if touched is not None and keys is not None:
@@ -366,26 +419,27 @@ class Fetcher:
         selection = self._selection(unit.catalog)
         while True:
             try:
-                touched: list[Digests] | None = [] if unit.connections else None
-                transactions = self.transactions(unit)
-                made, facts = statements_of(unit, transactions, selection, touched)
+                return self._made(unit, selection)
             except Away as away:
                 if time.monotonic() > until_s:
                     return encode_away(str(away))
                 time.sleep(_PAUSE_S)
-            else:
-                if touched is None:
-                    return encode_made(made, facts)
-                return self._kept(unit, made, facts, merged(touched))
 
-    def _kept(self, unit: FetchUnit, made: Made, facts: Facts, touched: Digests) -> bytes:
+    def _made(self, unit: FetchUnit, selection: Selection) -> bytes:
+        transactions = self.transactions(unit)
+        if unit.encoding is not None:
+            return encode_messages(*messages_of(unit, transactions, selection))
+        if not unit.connections:
+            return encode_made(*statements_of(unit, transactions, selection))
+        touched: list[Digests] = []
+        made, facts = statements_of(unit, transactions, selection, touched)
         work = arranged(made, connections=unit.connections)
         if work.phases:
             self.kept[work.content] = work
             self.kept.move_to_end(work.content)
             while len(self.kept) > unit.kept_max:
                 self.kept.popitem(last=False)
-        return encode_cut(work, facts, touched)
+        return encode_cut(work, facts, merged(touched))
 
     def _selection(self, number: int) -> Selection:
         known = self._selections.get(number)

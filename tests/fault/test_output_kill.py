@@ -36,7 +36,7 @@ class Output:
     """Where the runs write to, one ledger after the other."""
 
     ledger: ClassVar = {"seed": 5, "transactions": 24, "large_each": 10}
-    url, strategy = "delta://{}/lake?interval=0", "merge"
+    url, strategy, fetched = "delta://{}/lake?interval=0", "merge", False
     dies_after_s = (0.1, 3.0)
 
     def __init__(self, drainers: ForkedDrainers, folder: Path) -> None:
@@ -51,7 +51,13 @@ class Output:
         self._number += 1
         self.folder = self._folder / str(self._number)
         url = self.url.format(self.folder)
-        self._way = Way(url=url, folder=self.folder, strategy=self.strategy, bytes_max=20_000)
+        self._way = Way(
+            url=url,
+            folder=self.folder,
+            strategy=self.strategy,
+            fetched=self.fetched,
+            bytes_max=20_000,
+        )
 
     def run(
         self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0
@@ -155,6 +161,14 @@ class Changes(Lake):
         return list(found.elements())
 
 
+class FetchedFiles(Files):
+    fetched = True
+
+
+class FetchedChanges(Changes):
+    fetched = True
+
+
 @pytest.fixture(scope="module")
 def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainers]:
     with ForkedDrainers(tmp_path_factory.mktemp("drainers") / "log") as made:
@@ -170,19 +184,24 @@ def output(request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: P
 @pytest.mark.fault(
     "the Drainer is killed between two tables",
     "the batch is completed by the next run, and is there once",
-    cases="2",
+    cases="3",
 )
 @pytest.mark.thorough
-@pytest.mark.parametrize("output", [Lake, Changes], ids=["mirror", "changes"], indirect=True)
+@pytest.mark.parametrize(
+    "output", [Lake, Changes, FetchedChanges], ids=["mirror", "changes", "fetched"], indirect=True
+)
 def test_killed_between_two_tables_a_batch_is_there_once_and_whole(output: Output) -> None:
     # The batch's first table has it, its second has not.
     assert output.run(kill_at={"drainer.table_committed": 6})[0] == KILLED
     output.settle()
 
 
-SLOW_LAKES = [
+OUTPUTS = [
+    pytest.param(Files, id="files"),
+    pytest.param(FetchedFiles, id="fetched files", marks=pytest.mark.slow),
     pytest.param(Lake, id="mirror", marks=pytest.mark.slow),
     pytest.param(Changes, id="changes", marks=pytest.mark.slow),
+    pytest.param(FetchedChanges, id="fetched changes", marks=pytest.mark.slow),
 ]
 
 
@@ -191,9 +210,9 @@ SLOW_LAKES = [
     " that writes files or a lake",
     "after each death files hold the ledger up to the savepoint, each transaction and DDL once;"
     " a lake the same, and at the end each state that was promised is upstream's",
-    cases="14 steps / 350",
+    cases="14 steps / 580",
 )
-@pytest.mark.parametrize("output", [pytest.param(Files, id="files"), *SLOW_LAKES], indirect=True)
+@pytest.mark.parametrize("output", OUTPUTS, indirect=True)
 def test_killed_at_every_step_the_output_is_the_bank_at_its_checkpoint(output: Output) -> None:
     steps = output.settle()
     assert len(steps) > 12
@@ -207,7 +226,7 @@ def test_killed_at_every_step_the_output_is_the_bank_at_its_checkpoint(output: O
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", [pytest.param(Files, id="files"), *SLOW_LAKES], indirect=True)
+@pytest.mark.parametrize("output", OUTPUTS, indirect=True)
 def test_a_hundred_deaths_at_any_passing_of_any_step_or_moment(output: Output) -> None:
     steps = output.settle()
     chance = random.Random(3)

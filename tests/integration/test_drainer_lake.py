@@ -74,16 +74,21 @@ def test_what_writers_commit_is_in_the_lake_once_over_a_takeover(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("mode", ["mirror", "changes"])
+@pytest.mark.parametrize(
+    ("mode", "payloads"), [("mirror", "driver"), ("changes", "driver"), ("changes", "executors")]
+)
 def test_tasks_of_spark_write_the_files_of_large_transactions(
-    mode: str, replication: Replication, tmp_path: Path
+    mode: str, payloads: str, replication: Replication, tmp_path: Path
 ) -> None:
     replication.add_pump()
     lake, count = tmp_path / "lake", 6000
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[spark]\npayloads = "{payloads}"\n', encoding="utf-8")
     with PumpClient.connect(replication.url) as client:
         client.execute_ddl("CREATE DATABASE shop")
         client.execute_ddl("CREATE TABLE shop.bulk (id INT PRIMARY KEY, name VARCHAR(20))")
-        drainer = replication.drain_into(f"delta://{lake}?interval=0&mode={mode}")
+        sink = f"delta://{lake}?interval=0&mode={mode}"
+        drainer = replication.drain_into(sink, config=settings)
         with client.begin("shop") as txn:
             for number in range(count):
                 txn.insert("bulk", {"id": number, "name": "a"})
@@ -92,6 +97,8 @@ def test_tasks_of_spark_write_the_files_of_large_transactions(
                 txn.update("bulk", {"id": number, "name": "a"}, {"name": "b"})
         assert txn.commit_ts is not None
         drainer.wait_until(txn.commit_ts)
+    if payloads == "executors":
+        drainer.wait_for("executors fetch the payloads")
     table = DeltaTable(lake / "shop/bulk")
     rows = table.to_pyarrow_table()
     names = [("b", count)] if mode == "mirror" else [("a", 2 * count), ("b", count)]

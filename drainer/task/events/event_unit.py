@@ -175,17 +175,21 @@ def answer(payload: bytes) -> bytes:
         return answer_merge(payload)
     if not payload.startswith(MAGIC):
         return generate.answer(payload)
-    # All rows and messages of the unit live until its end, and none refers back to another. The
-    # collector would scan them repeatedly and find nothing.
-    gc.disable()
-    try:
-        return encoded_messages(EventUnit.decode(payload)).encode()
-    finally:
-        gc.enable()
+    return encoded_messages(EventUnit.decode(payload)).encode()
 
 
 def encoded_messages(unit: EventUnit) -> Messages:
     """Return the messages of a unit, in commit order."""
+    # All rows and messages of the unit live until its end, and none refers back to another. The
+    # collector would scan them repeatedly and find nothing.
+    gc.disable()
+    try:
+        return _encoded(unit)
+    finally:
+        gc.enable()
+
+
+def _encoded(unit: EventUnit) -> Messages:
     if unit.encoding.format == DELTA_CHANGES:
         blocks = [Message(block.encode()) for block in _blocks(unit)]
         return Messages.at([unit.commit_ts[-1]] * len(blocks), blocks)

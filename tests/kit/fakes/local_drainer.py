@@ -5,19 +5,20 @@ into a real downstream. One `run_drainer` is one run, from the checkpoint on to 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from drainer.apply.batches import Fetching
 from drainer.apply.pipeline import Pipeline, Progress
 from drainer.build import build_pipeline
 from drainer.ddl.catch_up import CatchUp, Upstream
 from drainer.ddl.starting_schema import StartingSchema
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Payload
+from drainer.intake.payload import Payload, Remote
 from drainer.intake.spool import Spool
 from drainer.planner import DdlStep
 from drainer.relay_log.log import RelayLog, RelayStage
@@ -27,8 +28,11 @@ from drainer.settings.config import ApplyConfig, DrainerConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread, open_sink
 from drainer.sinks.protocol import RETRY_S_MAX, Sink
-from drainer.task.held_unit import answer
+from drainer.spark.dispatcher import Catalog
+from drainer.task.row_fetch import Fetcher, FetchSettings, FetchUnit
+from penstock.filters import FilterConfig
 from penstock.schema.model import DdlJob
+from penstock.wire.codec import decode_binlog
 from tests.kit.workloads.bank import Bank
 
 CLUSTER = 7
@@ -46,6 +50,8 @@ class Way:
     bytes_max: int = 8 << 20
     run_binlogs: int = 6
     relay: bool = False
+    fetched: bool = False
+    """Whether the tasks fetch the rows."""
     pause_s: float = 0.0
     retry_s_max: float = RETRY_S_MAX
     ignored: tuple[str, ...] = ()
@@ -57,10 +63,36 @@ class Way:
 class Tasks:
     """In the place of the dispatcher: units are answered here."""
 
+    def __init__(self, bank: Bank) -> None:
+        self._task = BankFetcher(bank)
+
     async def run(self, units: list[bytes]) -> list[bytes]:
         taken = list(units)
         units.clear()
-        return [await asyncio.to_thread(answer, unit) for unit in taken]
+        return [await asyncio.to_thread(self._task.answer, unit) for unit in taken]
+
+    async def run_on(self, unit: bytes, catalog: Catalog, *_: object) -> tuple[bytes, None]:
+        self._task.keep(*catalog)
+        return await asyncio.to_thread(self._task.answer, unit), None
+
+
+class BankFetcher(Fetcher):
+    """A task that takes the rows from the bank, without Pumps."""
+
+    def __init__(self, bank: Bank) -> None:
+        super().__init__(FetchSettings(filters=FilterConfig()))
+        self._ledger = dict(bank.binlogs)
+
+    def transactions(self, unit: FetchUnit) -> Iterator[tuple[int, bytes]]:
+        return ((ts, self._ledger[ts]) for ts in unit.commit_ts.tolist())
+
+
+def _as_remote(data: Payload) -> Payload:
+    """Return what a Pump sends with `metadata_only`."""
+    binlog = decode_binlog(data) if isinstance(data, bytes) else None
+    if binlog is None or not binlog.prewrite_value or binlog.ddl_query:
+        return data
+    return Remote("bank", len(data), binlog.start_ts)
 
 
 class BankStream:
@@ -113,7 +145,7 @@ async def _runs_of(bank: Bank, after_ts: int, way: Way, spool: Spool) -> list[Me
             continue
         async for run_stamps, run_payloads in spool.keep_large(f"pump-{ts}", ([ts], [data])):
             stamps += run_stamps
-            payloads += run_payloads
+            payloads += map(_as_remote, run_payloads) if way.fetched else run_payloads
         if len(stamps) >= way.run_binlogs:
             end()
     end()
@@ -152,11 +184,12 @@ async def run_drainer(
             apply=ApplyConfig(strategy=way.strategy, mode=way.mode, worker_count=3, txn_batch=4),
         )
         components: Any = SimpleNamespace(
-            dispatcher=Tasks(), task_count=2, sink=sink, thread=thread, executors_commit=False
+            dispatcher=Tasks(bank), task_count=2, sink=sink, thread=thread, executors_commit=False
         )
         schema = StartingSchema(tracker=tracker, overrides=made, jobs=[])
         checkpoint = replace(checkpoint, overrides=made, has_all_overrides=True)
         progress = Progress(checkpoint, waits_for=sink.waits_for, stand_ins=sink.stand_ins)
+        places = {"bank": "its address"}
         pipeline = build_pipeline(
             config,
             components,
@@ -166,6 +199,7 @@ async def run_drainer(
             fetch_job=ledger.fetch_job,
             relay=relay,
             checkpoint_interval_s=0.1,
+            fetching=Fetching(CLUSTER, "d", lambda: places, tracker) if way.fetched else None,
             catch_up=None if way.upstream is None else CatchUp(tracker, way.upstream),
         )
         if seen is not None:

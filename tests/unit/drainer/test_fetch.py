@@ -2,11 +2,14 @@
 
 import asyncio
 import multiprocessing
+import os
 import pickle
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,31 @@ from typing import Any
 import grpc
 import pytest
 
-from drainer.apply.batches import Fetching, Generation, packed_catalog
+from drainer.apply.batches import Fetching, Generation, HeldBatch, packed_catalog
+from drainer.apply.strategies import Events
 from drainer.components import commit_settings, fetch_settings
 from drainer.intake.merger import Merged, Merger
 from drainer.intake.payload import Remote
 from drainer.planner import Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, SparkConfig
+from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.opening import SinkThread
+from drainer.sinks.protocol import EventSink
 from drainer.spark.dispatcher import Dispatcher
 from drainer.task import partitions
 from drainer.task.compaction import plan_units
+from drainer.task.events.event_unit import (
+    CANAL_JSON,
+    DEBEZIUM,
+    DELTA_CHANGES,
+    MAXWELL,
+    TIDB_BINLOG,
+    TIDB_BINLOG_FILE,
+    Encoding,
+    encoded_messages,
+    event_units,
+)
 from drainer.task.partitions import arranged
 from drainer.task.row_changes import Loss, Screened, Target
 from drainer.task.row_fetch import (
@@ -35,21 +53,31 @@ from drainer.task.row_fetch import (
     RemoteTransactions,
     decode_cut,
     decode_made,
+    decode_messages,
     encode_away,
     encode_made,
+    messages_of,
     statements_of,
 )
 from drainer.task.selection import Selection
+from drainer.task.sql import lake_files
 from drainer.task.sql.digests import Digests, merged
 from drainer.task.sql.generate import generate
 from drainer.task.work_loop import serve
-from drainer.task.work_unit import Batch, in_order
+from drainer.task.work_unit import Batch, TransactionStart, in_order
 from penstock.errors import Malformed, NeedsOperator
 from penstock.filters import ExpressionRule, FilterConfig, Rules
 from penstock.filters.rules import RowPolicy
 from penstock.pb import penstock_pb2
 from penstock.security.tls import SecurityConfig, Tls
-from penstock.wire.codec import decode_binlog
+from penstock.wire.codec import (
+    decode_binlog,
+    decode_prewrite_value,
+    encode_binlog,
+    encode_prewrite_value,
+)
+from tests.kit.delta.lake_reader import LakeReader
+from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.authority import Authority
 from tests.kit.wait import eventually, until
 from tests.kit.workloads.bank import Bank
@@ -86,15 +114,21 @@ def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
     return FetchUnit.decode(FetchUnit(**{**fields, **changes}).encode())
 
 
-def through_the_driver(stamps: list[int]) -> list[bytes]:
-    """Return the SQL of transactions as one batch, made as where payloads come to the Drainer."""
+def held_step(stamps: list[int]) -> RowsStep:
+    """Return transactions as one batch, as where payloads come to the Drainer."""
     planner = Planner(Selection(Rules(), tracker()).lookup, rows_max=10**6, bytes_max=1 << 30)
     binlogs = dict(BANK.binlogs)
     planner.offer(Merged(stamps, [binlogs[ts] for ts in stamps], 1))
     assert planner.next_step() is None
     step = planner.cut()
     assert step is not None
-    return list(in_order(generate(each) for each in plan_units(Batch(1, step.tables), "sqlite")))
+    return step
+
+
+def through_the_driver(stamps: list[int]) -> list[bytes]:
+    """Return the SQL that is made of them then."""
+    batch = Batch(1, held_step(stamps).tables)
+    return list(in_order(generate(each) for each in plan_units(batch, "sqlite")))
 
 
 class PumpStub(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -202,6 +236,54 @@ def test_a_task_that_commits_keeps_the_sql_and_sends_only_the_last_statements(
         assert little.last == arranged(made, connections=3).last
 
 
+FORMATS = (CANAL_JSON, DEBEZIUM, MAXWELL, TIDB_BINLOG, TIDB_BINLOG_FILE, DELTA_CHANGES)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_task_that_fetches_makes_the_messages_that_the_driver_s_way_makes(format_: str) -> None:
+    encoding, step = Encoding(format_, topic="{schema}.{table}"), held_step(STAMPS)
+    batch = HeldBatch(1, step.tables, commit_ts=step.stamps, starts=step.starts)
+    (held,) = event_units(batch, encoding, 1)
+    with pumps(3) as (_, addresses):
+        answer = fetcher().answer(unit(addresses, STAMPS, encoding=encoding).encode())
+    (made,), facts = decode_messages(answer, step.starts)
+    assert list(made) == list(encoded_messages(held))
+    assert (len(made) > 0, made.starts) == (True, step.starts)
+    assert facts.rows == step.rows
+    with pytest.raises(Malformed):
+        decode_messages(answer[:-3], {})
+
+
+class ByVersion(Selection):
+    """A selection whose tables have another name downstream in each version."""
+
+    def lookup(self, table_id: int, version: int) -> Target:
+        schema, table = super().lookup(table_id, BANK.jobs[-1].schema_version)
+        return schema, table.renamed(f"{table.name}_{version}")
+
+
+def with_version(data: bytes, version: int) -> bytes:
+    binlog = decode_binlog(data)
+    value = replace(decode_prewrite_value(binlog.prewrite_value), schema_version=version)
+    return encode_binlog(replace(binlog, prewrite_value=encode_prewrite_value(value)))
+
+
+def test_messages_of_two_versions_of_a_table_follow_one_another() -> None:
+    binlogs, selection = dict(BANK.binlogs), ByVersion(Rules(), tracker())
+
+    def transactions(stamps: list[int], version: int) -> list[tuple[int, bytes]]:
+        return [(ts, with_version(binlogs[ts], version)) for ts in stamps]
+
+    asked = unit(["x"], STAMPS, encoding=Encoding(CANAL_JSON, topic="{table}"))
+    half = len(STAMPS) // 2
+    runs = [transactions(STAMPS[:half], 1), transactions(STAMPS[half:], 2)]
+    parts = [messages_of(asked, run, selection) for run in runs]
+    made, facts = messages_of(asked, [*runs[0], *runs[1]], selection)
+    assert [list(each) for each in made] == [list(each) for (each,), _ in parts]
+    assert facts.rows == sum(seen.rows for _, seen in parts)
+    assert [len({message.to for _, message in each}) for each in made] == [2, 2]
+
+
 def resident(where: tuple[str, int], token: str, number: int) -> None:
     task = Fetcher(FetchSettings(filters=FilterConfig()))
     serve(where, token, number, task.answer, task.keep)
@@ -253,6 +335,79 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
     with pumps(2) as (stubs, addresses):
         stubs[0].halting = True
         asyncio.run(main(stubs, addresses))
+
+
+def writing(where: tuple[str, int], token: str, number: int, dies: Path) -> None:
+    """Be a task; the first one that has written its files while `dies` exists is killed."""
+    lake_files.FILE_ROWS_MIN = 3
+    task = Fetcher(FetchSettings(filters=FilterConfig()))
+
+    def answer(payload: bytes) -> bytes:
+        made = task.answer(payload)
+        with suppress(FileNotFoundError):
+            dies.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made
+
+    serve(where, token, number, answer, task.keep)
+
+
+@pytest.mark.fault(
+    "a task is killed between the files of a lake that it has written and its answer",
+    "another task writes the files again; each line is in the log once",
+    cases="1",
+)
+def test_a_task_that_is_killed_with_its_files_written_leaves_each_line_once(tmp_path: Path) -> None:
+    spawn, dies = multiprocessing.get_context("spawn"), tmp_path / "dies"
+    url, step = f"delta://{tmp_path}/{{}}?mode=changes&interval=0", held_step(STAMPS)
+    point = Checkpoint(STAMPS[-1], BANK.jobs[-1].schema_version)
+    dies.touch()
+
+    async def main(sink: EventSink, addresses: list[str]) -> None:
+        dispatcher, thread = Dispatcher(), SinkThread()
+        await dispatcher.start()
+        where = dispatcher.host, dispatcher.port
+        tasks = [
+            spawn.Process(target=writing, args=(where, dispatcher.token, i, dies)) for i in range(2)
+        ]
+        for task in tasks:
+            task.start()
+        try:
+            await until(lambda: dispatcher.tasks == 2, 120)
+            schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
+            owners = [f"p{k % 2}" for k in range(len(STAMPS))]
+            batch = Fetching(7, "d", lambda: places, schemas).begin(
+                1, RemoteTransactions(STAMPS, owners)
+            )
+            prepared = await Events(dispatcher, sink, thread, parts=2).prepare(batch)
+            assert dispatcher.lost_tasks == 1
+            await prepared(point)
+        finally:
+            for task in tasks:
+                task.kill()
+                task.join()
+            await dispatcher.close()
+            await thread.close(10)
+
+    held = HeldBatch(1, step.tables, commit_ts=step.stamps, starts=step.starts)
+    with (
+        pumps(2) as (_, addresses),
+        closing(open_event_sink(url.format("fetched"), cluster_id=7)) as fetched,
+        closing(open_event_sink(url.format("held"), cluster_id=7)) as other,
+    ):
+        for sink in (fetched, other):
+            sink.load_checkpoint()
+            sink.look_at(tracker().catalog)
+        asyncio.run(main(fetched, addresses))
+        (events,) = event_units(held, other.encoding, 1)
+        other.put([encoded_messages(events)], point)
+    readers = [LakeReader(tmp_path / name) for name in ("fetched", "held")]
+    for name in ("account", "entry"):
+        lines, wanted = (reader.log("bank", name) for reader in readers)
+        assert lines == wanted
+        assert len(lines) > 20
+    left = (tmp_path / "fetched/_penstock/incoming").glob("*/*/*.parquet")
+    assert len(list(left)) == 2  # Of both tables, which no commit names.
 
 
 @pytest.mark.fault(
@@ -383,7 +538,8 @@ def test_the_planner_cuts_by_size_and_count_and_never_looks_inside() -> None:
     assert [step.remote and step.remote.commit_ts for step in steps] == [
         [2, 3], [4], [5], [6, 7, 8], [9],
     ]  # fmt: skip
-    assert steps[0].remote == RemoteTransactions([2, 3], ["p0", "p1"], 90)
+    starts = {2: TransactionStart(1), 3: TransactionStart(2)}
+    assert steps[0].remote == RemoteTransactions([2, 3], ["p0", "p1"], 90, starts=starts)
     assert [step.transactions for step in steps] == [2, 1, 1, 3, 1]
 
 
