@@ -184,7 +184,8 @@ class Shipper:
             data = self._log.read(request.segment, request.offset, request.end)
         sent = encode_request(self._name, request, data)
         try:
-            answer = decode_answer(unary(channel, FOLLOW_METHOD, sent, timeout_s=self._timeout_s))
+            reply = unary(channel, FOLLOW_METHOD, sent, timeout_s=self._timeout_s)
+            answer = decode_answer(reply, request)
         except BaseException:
             self._refuses |= isinstance(request, Append)
             raise

@@ -67,6 +67,7 @@ _ETCD_RETRY_S = 0.5
 _REPORT_EVERY_S = 5.0
 STUCK_AFTER_S = 10.0
 _MARK_EVERY_S = 10.0
+_CONFIRMED_WITHIN_S = 1.0
 _BACK_OFF_S = 5.0
 _BACK_OFF_ELIGIBLE_S = 1.0
 """For a disk that is electable. It must hear from this primary before it takes the primary for
@@ -230,6 +231,24 @@ class Shipping:
             self._wait_until(lambda: self.acknowledged >= end)
         _stored()
         return positions
+
+    # Called for a watermark.
+
+    def confirm(self) -> None:
+        """Return once all listed disks have confirmed, since the call, that this is the primary.
+
+        Raises `Retryable` if they do not in time, `Deposed` if it is not.
+        """
+        with self._lock:
+            self._do(self._primary.confirm())
+            asked = self._primary.confirms
+            self._changed.wait_for(
+                lambda: bool(self.over) or self._primary.confirmed >= asked, _CONFIRMED_WITHIN_S
+            )
+            self._check()
+            if self._primary.confirmed < asked:
+                why = self.problem() or "a copy of this Pump's log does not answer"
+                raise Retryable(why, Code.TOO_FEW_COPIES)
 
     # Called for an operator.
 

@@ -275,10 +275,12 @@ class FollowRequest(_message.Message):
     def __init__(self, log: _Optional[_Union[LogName, _Mapping]] = ..., epoch: _Optional[int] = ..., ask: _Optional[_Union[LogAsk, _Mapping]] = ..., append: _Optional[_Union[LogAppend, _Mapping]] = ...) -> None: ...
 
 class LogAsk(_message.Message):
-    __slots__ = ("takes_damaged",)
+    __slots__ = ("takes_damaged", "confirms")
     TAKES_DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMS_FIELD_NUMBER: _ClassVar[int]
     takes_damaged: bool
-    def __init__(self, takes_damaged: _Optional[bool] = ...) -> None: ...
+    confirms: bool
+    def __init__(self, takes_damaged: _Optional[bool] = ..., confirms: _Optional[bool] = ...) -> None: ...
 
 class LogAppend(_message.Message):
     __slots__ = ("segment", "segment_epoch", "offset", "previous", "instead_of", "needed", "data", "crc", "damage", "epoch_id")

@@ -126,8 +126,8 @@ class PumpServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Advance(self, request, context):
-        """Has a quiet Pump write a fake binlog now, for a Drainer whose merge waits for it. The reply does
-        not wait for that.
+        """Has a quiet Pump send its pullers a watermark now, as a fake binlog that is in no log, for a
+        Drainer whose merge waits for it. The reply does not wait for that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -17,11 +17,14 @@ only with a complete replica. R7: a new replica starts where everything before i
 nothing is appended in an epoch before its start is settled. R8: the address in etcd follows the
 entry. R9: only acknowledged data is indexed and streamed, and nothing is dropped that a Drainer
 needs. R10: a damaged replica is re-initialised off every list, in an epoch after it has reported
-the damage, in place of that damage only.
+the damage, in place of that damage only. R13: after the timestamp of a
+watermark was taken, all disks that an acknowledgement needs confirm the epoch.
 `tests/kit/replicas/switches.py` switches off each of them, and a simulation must notice.
 
 The duties of its callers:
 
+clock       Takes a timestamp before `confirm`, and publishes it as a watermark only once that is
+            `confirmed` (R13).
 storage     Carries out `Begin` (`Segments.begin_next`), and after it writes a group reports
             `appended`, `own_synced`, or `abandoned` with the last good place. Answers, indexes and
             publishes up to `Acknowledge`, also after a start, because recovered data may be

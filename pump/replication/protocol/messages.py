@@ -6,6 +6,8 @@
                     <────────────── Have(place, first)
                     Prepend(an older segment) ───────>       written and synced, then
                     <────────────── Have(place, first)
+                    Ask(epoch, confirms) ────>               nothing of a later epoch is promised
+                    <────────────── Confirmed(confirms)
                     <────────────── Refusal(promised)        to anything of an earlier epoch
                     <────────────── Damaged(damage)          to an Ask, instead of a Standing
 
@@ -34,6 +36,8 @@ class Ask(NamedTuple):
     epoch: int
     takes_damaged: bool = True
     """False for the primary of an older Penstock, which does not know that answer."""
+    confirms: int = 0
+    """The number of a question of `Primary.confirm`; the position is not asked for then."""
 
 
 class Append(NamedTuple):
@@ -81,6 +85,13 @@ class Have(NamedTuple):
     first: int
 
 
+class Confirmed(NamedTuple):
+    """The replica had promised no later epoch when it was asked for the `confirms`th time."""
+
+    epoch: int
+    confirms: int
+
+
 class Damaged(NamedTuple):
     """The replica cannot be opened, and no other disk has repaired it."""
 
@@ -96,7 +107,7 @@ class Refusal(NamedTuple):
 
 
 Request = Ask | Append | Prepend
-Answer = ReplicaState | Have | Damaged | Refusal
+Answer = ReplicaState | Have | Confirmed | Damaged | Refusal
 
 
 class Reply(NamedTuple):
@@ -236,6 +247,7 @@ def encode_request(name: Name, request: Followed, data: bytes = b"") -> bytes:
     message = pb.FollowRequest(log=name.message(), epoch=request.epoch)
     if isinstance(request, Ask):
         message.ask.takes_damaged = request.takes_damaged
+        message.ask.confirms = request.confirms > 0
         message.ask.SetInParent()
     elif isinstance(request, Append):
         append = message.append
@@ -257,14 +269,21 @@ def decode_request(data: bytes) -> tuple[Name, Followed, bytes]:
     if kind == "append":
         return name, _append_of(message.epoch, message.append), message.append.data
     if kind == "ask":
-        return name, Ask(message.epoch, message.ask.takes_damaged), b""
+        ask = message.ask
+        return name, Ask(message.epoch, ask.takes_damaged, int(ask.confirms)), b""
     return name, SignOfLife(message.epoch), b""
 
 
 def encode_answer(epoch: int, answer: Answer | None) -> bytes:
-    """Return a `FollowReply`; None answers a heartbeat."""
+    """Return a `FollowReply`; None answers a heartbeat.
+
+    The answer to a question that confirms is a position, without segments. A replica of an older
+    Penstock sends its whole position, which confirms as much.
+    """
     reply = pb.FollowReply(epoch=epoch)
-    if isinstance(answer, ReplicaState):
+    if isinstance(answer, Confirmed):
+        reply.standing.SetInParent()
+    elif isinstance(answer, ReplicaState):
         reply.standing.CopyFrom(_links_message(answer.links))
     elif isinstance(answer, Have):
         place = answer.place
@@ -278,11 +297,13 @@ def encode_answer(epoch: int, answer: Answer | None) -> bytes:
     return reply.SerializeToString()
 
 
-def decode_answer(data: bytes) -> Answer | None:
-    """Read a `FollowReply`; raises `DecodeError`."""
+def decode_answer(data: bytes, request: Request | SignOfLife | None = None) -> Answer | None:
+    """Read the `FollowReply` to a request; raises `DecodeError`."""
     reply = pb.FollowReply.FromString(data)
     kind = reply.WhichOneof("answer")
     if kind == "standing":
+        if isinstance(request, Ask) and request.confirms:
+            return Confirmed(reply.epoch, request.confirms)
         return ReplicaState(reply.epoch, tuple(map(link_of, reply.standing.links)))
     if kind == "have":
         have = reply.have

@@ -55,6 +55,7 @@ from pump.replication.protocol.messages import (
     Append,
     Ask,
     Begin,
+    Confirmed,
     Damaged,
     Have,
     Prepend,
@@ -84,6 +85,8 @@ class Follower:
         """The place up to which it has synced; it counts from the first segment of the epoch on."""
         self.first = copy.first
         """The first segment that it had when it reported `have`."""
+        self.confirmed = 0
+        """The last question of `confirm` that it answered."""
         self.given: int | None = None
         """The segment in transfer that is to come before its first one.
 
@@ -134,6 +137,8 @@ class Primary:
         self.foreign_disks: dict[str, Link] = {}
         """Disks that are not listed and have another history of this log, by a segment of it."""
         self._proposal: Proposal | None = None
+        self.confirms = 0
+        """The number of the last question of `confirm`."""
 
     @property
     def is_ready(self) -> bool:
@@ -220,6 +225,28 @@ class Primary:
     def dropped(self, segment: int) -> None:
         self.chain.drop_before(segment)
 
+    # Confirming.
+
+    def confirm(self) -> Actions:
+        """Ask all disks that an acknowledgement needs whether they have promised a later epoch.
+
+        Once none has, no other primary had acknowledged anything before the question. The first
+        other primary was a disk that this primary had listed. All of them are counted here, also
+        while it is not known whether a change of the list has won. Before that disk acknowledged
+        anything, it had begun a segment of its epoch, so that even a crash does not make it forget
+        its promise, and it refuses. Where eligible disks may also take over, nothing is confirmed.
+        """
+        self.confirms += 1
+        ask = Ask(self.entry.epoch, confirms=self.confirms)
+        return [Send(follower.copy, ask) for follower in self._counted()]
+
+    @property
+    def confirmed(self) -> int:
+        """The number of the last question that was confirmed; 0 if none is."""
+        if self.is_over or not self.entry.may_acknowledge:
+            return 0
+        return min([self.confirms, *(follower.confirmed for follower in self._counted())])
+
     # Answers of replicas, and changes of the replica set.
 
     def answered(self, disk: str, answer: Answer) -> Actions:
@@ -237,6 +264,9 @@ class Primary:
         known = self._damaged.get(disk)
         if known is not None and known[1] < self.entry.epoch:  # It may be from before.
             self._repaired[disk] = self._damaged.pop(disk)[0]
+        if isinstance(answer, Confirmed):
+            follower.confirmed = max(follower.confirmed, answer.confirms)
+            return []
         if isinstance(answer, ReplicaState):
             return self._stands(follower, answer)
         return self._has(follower, answer)

@@ -52,6 +52,7 @@ from pump.replication.protocol.messages import (
     Append,
     Ask,
     Clear,
+    Confirmed,
     Cut,
     Damaged,
     DropBefore,
@@ -101,6 +102,8 @@ class Replica:
         if isinstance(request, Prepend):
             return self._prepend(request)
         assert isinstance(request, Ask)
+        if request.confirms:
+            return [Reply(Confirmed(request.epoch, request.confirms))]
         return [self._standing(request.epoch)]
 
     def _is_fenced(self, epoch: int) -> bool:

@@ -13,7 +13,17 @@ from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.log.segments import Place
 from pump.replication.protocol import chain
 from pump.replication.protocol.chain import Link, Verdict
-from pump.replication.protocol.messages import Actions, Append, Damaged, ReplicaState
+from pump.replication.protocol.messages import (
+    Actions,
+    Answer,
+    Append,
+    Ask,
+    Confirmed,
+    Damaged,
+    ReplicaState,
+    Reply,
+    Request,
+)
 from pump.replication.protocol.primary import Follower, Primary
 from pump.replication.protocol.replica import Claim, Replica
 from tests.kit.replicas.world import Rules
@@ -52,6 +62,26 @@ class _AcknowledgesBelowTheLeast(Primary):
 class _ForgetsWhatIsUnderWay(Primary):
     def _counted(self) -> list[Follower]:
         return list(self._followers.values())
+
+
+class _ConfirmsAlone(Primary):
+    @property
+    def confirmed(self) -> int:
+        return self.confirms
+
+
+class _TakesAnEarlierConfirmation(Primary):
+    def answered(self, disk: str, answer: Answer) -> Actions:
+        if isinstance(answer, Confirmed):
+            answer = answer._replace(confirms=self.confirms)
+        return super().answered(disk, answer)
+
+
+class _ConfirmsAnyEpoch(Replica):
+    def receive(self, request: Request) -> Actions:
+        if isinstance(request, Ask) and request.confirms:
+            return [Reply(Confirmed(request.epoch, request.confirms))]
+        return super().receive(request)
 
 
 class _ShrinksByItself(Primary):
@@ -300,6 +330,24 @@ RULES: dict[str, Rules] = {
         Rules("R2 a disk counts that may be listed by now", primary=_ForgetsWhatIsUnderWay),
         Rules("R2 a replica answers what is synced", syncs_before_it_answers=False),
         Rules("R3 nothing of an earlier epoch is taken", replica=_TakesEarlierEpochs),
+        Rules(
+            "R13 every replica on the list confirms a watermark",
+            primary=_ConfirmsAlone,
+            confirms=20,
+            suspects=6,
+        ),
+        Rules(
+            "R13 they do so after it was taken",
+            primary=_TakesAnEarlierConfirmation,
+            confirms=20,
+            suspects=6,
+        ),
+        Rules(
+            "R13 no disk that has promised another epoch does",
+            replica=_ConfirmsAnyEpoch,
+            confirms=20,
+            suspects=6,
+        ),
         Rules("R4 the list changes in etcd first", primary=_ShrinksByItself),
         Rules("R4 a change compares the revision", compares_revisions=False),
         Rules("R4 who gives a log away has it no more", primary=_KeepsWhatItGaveAway),

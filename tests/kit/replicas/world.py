@@ -11,6 +11,7 @@ What must hold is checked after each step, by one who sees everything:
     older      no disk that was put back to an older state takes over without all of the log
     restored   no primary serves an etcd that was put back without all acknowledged groups
     address    the address in etcd never goes back to the primary of an earlier epoch
+    watermark  who has confirmed its epoch has all that was acknowledged when it asked
     leaving    a copy that answers is put off the list only if `copies` whole ones stay
     progress   once nothing fails any more, everything acknowledged is streamed, new groups are
                acknowledged, and the list is complete, within a number of rounds
@@ -100,6 +101,10 @@ class Rules:
     """How often a copy is found damaged."""
     refuses_older: bool = True
     heeds_mark: bool = True
+    confirms: float = 4
+    """How often a primary asks for a watermark."""
+    suspects: float = 1.5
+    """How often a disk claims the log."""
     restores_disks: float = 2
     """How often an older folder is put back."""
     strikes_first_group: float = 0
@@ -120,6 +125,8 @@ class Machine:
         self.claim: Claim | None = None
         self.streamable = 0
         """How many groups of the log were acknowledged by this primary."""
+        self.asked = (0, 0)
+        """The last question about its epoch, and how many groups were acknowledged then."""
         self.backup: dict[int, Stored] = {}
         """The disk before its Pump began its last epoch."""
 
@@ -147,6 +154,8 @@ class Request(NamedTuple):
 
 class World:
     """One run; the same seed and the same rules give the same one."""
+
+    watermarks = 0
 
     def __init__(self, seed: int, rules: Rules | None = None, trace: bool = False) -> None:
         self.random = random.Random(seed)
@@ -220,7 +229,7 @@ class World:
             machine.replica = self.rules.replica(machine.disk.chain())
         machine.primary = machine.claim = None
         self.broken |= {frozenset((machine.number, n)) for n in range(MACHINES)}
-        machine.streamable = 0
+        machine.streamable, machine.asked = 0, (0, 0)
 
     def crash(self, machine: Machine) -> None:
         self.note("pump-%d dies", machine.number)
@@ -410,6 +419,7 @@ class World:
         else:
             self.broken.add(way)
         is_aimed_at = self.rules.strikes_listed_again > 0 and isinstance(message.content, m.Append)
+        is_aimed_at |= isinstance(message.content, m.Confirmed)
         if is_aimed_at or chance > 1 - self.doubling:
             self.late.append(message)
 
@@ -469,6 +479,7 @@ class World:
             if is_other or isinstance(answer, m.Damaged):
                 self.missed.add(message.sender_disk)
             self.carry_out(machine, primary.answered(message.sender_disk, answer))
+            self.check_confirmed(machine)
 
     def receive(self, machine: Machine, message: Message) -> None:
         if machine.primary is not None:
@@ -599,6 +610,30 @@ class World:
     def check_place(self, place: tuple[int, int, int, int], value: int) -> None:
         if self.contents.setdefault(place, value) != value:
             raise Violation(f"place: another group at {place}")
+
+    def confirm(self) -> None:
+        """A primary takes a timestamp for a watermark, once it has what it serves."""
+        machine = self.any_primary()
+        if machine is None or machine.primary is None:
+            return
+        primary = machine.primary
+        if machine.streamable or primary.is_ready:
+            before, actions = len(self.acknowledged), primary.confirm()
+            machine.asked = (primary.confirms, before)
+            self.carry_out(machine, actions)
+            self.check_confirmed(machine)
+
+    def check_confirmed(self, machine: Machine) -> None:
+        """Hold a watermark that is confirmed to what was acknowledged, by whomever, before it."""
+        primary, (number, before) = machine.primary, machine.asked
+        if primary is None or not 0 < number <= primary.confirmed:
+            return
+        self.watermarks += 1
+        machine.asked = (0, 0)
+        if machine.streamable < before:
+            raise Violation(
+                f"watermark: pump-{machine.number} has {machine.streamable} of {before} groups"
+            )
 
     def sync_own(self) -> None:
         machine = self.any_primary()
@@ -1010,6 +1045,8 @@ class World:
             **_WEIGHTS,
             World.restore: self.rules.restores,
             World.damage: self.rules.damages,
+            World.confirm: self.rules.confirms,
+            World.suspect: self.rules.suspects,
             World.restore_disk: self.rules.restores_disks,
         }
         weights = [
@@ -1027,6 +1064,7 @@ class World:
         return {
             "steps": self.steps,
             "frames acknowledged": len(self.acknowledged),
+            "watermarks": self.watermarks,
             "epochs": self.store.entry.epoch,
             "listed disks lost": self.lost_disks,
             "copies begun again": self.reinitialised,
@@ -1186,7 +1224,6 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.candidate: 4,
     World.leave: 2.5,
     World.move: 2,
-    World.suspect: 1.5,
     World.fail: 4,
     World.lose_disk: 0.7,
 }

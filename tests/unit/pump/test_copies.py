@@ -26,6 +26,7 @@ from pump.replication.protocol.messages import (
     Answer,
     Append,
     Ask,
+    Confirmed,
     Damaged,
     Have,
     Name,
@@ -237,6 +238,21 @@ async def test_a_primary_counts_as_heard_of_only_in_its_own_epoch(tmp_path: Path
         for request in (SignOfLife(3), Ask(3)):
             assert await copies.follow(NAME, request, b"") == Refusal(4)
         assert copies.last_heard_s("pump-1") == 7.0
+
+
+async def test_a_copy_confirms_an_epoch_by_its_log_also_before_it_has_opened_it(
+    tmp_path: Path,
+) -> None:
+    ask = Ask(1, confirms=3)
+
+    async with running(tmp_path) as copies:
+        await shipped(copies, upstream())
+        assert await copies.follow(NAME, ask, b"") == Confirmed(1, 3)
+        await copies.close_one("pump-1")
+        with pytest.raises(Retryable):
+            await copies.follow(NAME, ask, b"")
+    async with running(tmp_path) as copies:
+        assert await copies.follow(NAME, Ask(0, confirms=3), b"") == Refusal(1)
 
 
 async def test_a_dropped_copy_is_gone_and_may_come_again(tmp_path: Path) -> None:

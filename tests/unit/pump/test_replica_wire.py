@@ -10,6 +10,7 @@ from pump.replication.protocol.chain import Link
 from pump.replication.protocol.messages import (
     Append,
     Ask,
+    Confirmed,
     Damaged,
     Have,
     Name,
@@ -50,7 +51,10 @@ def test_an_append_arrives_as_it_was_sent(name: Name, sent: tuple[Append, bytes]
     assert decode_request(encode_request(name, request, data)) == (name, request, data)
 
 
-@given(NAMES, st.builds(Ask, NUMBERS, st.booleans()) | st.builds(SignOfLife, NUMBERS))
+ASKS = st.builds(Ask, NUMBERS, st.booleans(), st.integers(0, 1))
+
+
+@given(NAMES, ASKS | st.builds(SignOfLife, NUMBERS))
 def test_a_question_and_a_sign_of_life_arrive_as_such(name: Name, sent: Ask | SignOfLife) -> None:
     arrived = decode_request(encode_request(name, sent))
     assert arrived == (name, sent, b"")
@@ -73,6 +77,15 @@ def test_an_answer_arrives_as_it_was_sent(
     arrived = decode_answer(encode_answer(epoch, answer))
     assert arrived == answer
     assert type(arrived) is type(answer)
+
+
+@given(NUMBERS, st.integers(1), st.builds(ReplicaState, NUMBERS, CHAINS))
+def test_a_position_confirms_the_question_that_it_answers_whatever_it_names(
+    epoch: int, number: int, older: ReplicaState
+) -> None:
+    request, confirmed = Ask(epoch, confirms=number), Confirmed(epoch, number)
+    for answer in (confirmed, older):
+        assert decode_answer(encode_answer(epoch, answer), request) == confirmed
 
 
 def test_bytes_that_changed_on_the_way_are_refused_with_their_place() -> None:

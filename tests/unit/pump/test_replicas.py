@@ -13,7 +13,9 @@ from pump.replication.protocol.messages import (
     Append,
     Ask,
     Begin,
+    Confirmed,
     Cut,
+    Damaged,
     Have,
     Prepend,
     Refusal,
@@ -236,6 +238,55 @@ def test_a_claim_is_lost_on_a_disk_that_has_promised_a_later_epoch_meanwhile() -
     claim.swapped(8)
     assert claim.is_over
     assert claim.won is None
+
+
+def test_the_epoch_is_confirmed_by_every_replica_that_is_listed() -> None:
+    log = primary(B, C)
+    asked = log.confirm()
+    ask = Ask(4, confirms=1)
+    assert asked == [Send(B, ask), Send(C, ask)]
+    assert log.answered(B.disk, Confirmed(4, 1)) == []
+    assert log.confirmed == 0
+    log.answered(C.disk, Confirmed(3, 1))
+    assert log.confirmed == 0, "an answer of another epoch"
+    log.answered(C.disk, Confirmed(4, 1))
+    assert log.confirmed == 1
+    log.confirm()
+    log.answered(B.disk, Confirmed(4, 1))
+    assert log.confirmed == 1, "an answer to the question before"
+
+
+def test_the_epoch_is_confirmed_by_a_replica_that_may_be_listed_by_now() -> None:
+    log = Primary(A, Chain(OLD), (replace(entry(), copies=2, copies_min=1), 7))
+    log.start()
+    log.own_synced()
+    assert log.confirm() == []
+    assert log.confirmed == 1, "no other disk can be the primary"
+    log.candidate(B)
+    log.answered(B.disk, ReplicaState(4, ()))
+    (swap,) = [a for a in log.answered(B.disk, Have(4, Place(2, BEGIN), 1)) if isinstance(a, Swap)]
+    assert swap.entry.replica(B.disk) is not None
+    assert log.confirm() == [Send(B, Ask(4, confirms=2))]
+    assert log.confirmed == 0
+    log.answered(B.disk, Confirmed(4, 2))
+    assert log.confirmed == 2
+
+
+def test_the_epoch_is_not_confirmed_while_another_disk_may_take_over() -> None:
+    found = replace(entry(), eligible=(B,), copies=2, copies_min=2)
+    log = Primary(A, Chain(OLD), (found, 7))
+    log.start()
+    log.confirm()
+    assert log.confirmed == 0
+
+
+def test_a_replica_confirms_no_epoch_before_its_promise_and_none_while_it_is_damaged() -> None:
+    copy, ask = Replica(Chain(OLD)), Ask(3, confirms=9)
+    assert copy.receive(ask) == [Reply(Confirmed(3, 9))]
+    copy.promise(4)
+    assert copy.receive(ask) == [Reply(Refusal(4))]
+    assert Replica(Chain(OLD)).receive(Ask(2, confirms=9)) == [Reply(Refusal(3))]
+    assert Replica(Chain(), damage=5).receive(ask) == [Reply(Damaged(3, 5))]
 
 
 def test_a_promise_beyond_the_next_epoch_is_of_a_newer_primary_and_never_outbid() -> None:

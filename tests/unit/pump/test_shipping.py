@@ -155,6 +155,23 @@ def test_with_too_few_copies_a_group_waits_and_new_transactions_are_refused() ->
         assert [str(error) for error in failures] == ["this Pump stops"]
 
 
+def test_who_can_acknowledge_alone_confirms_a_watermark_and_who_has_too_few_copies_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with shipped() as rig:
+        rig.shipping.confirm()
+        rig.take_over()
+        eventually(rig.deposed.is_set)
+        with pytest.raises(Deposed, match="pump-2 is the primary in epoch 2"):
+            rig.shipping.confirm()
+    monkeypatch.setattr(shipping, "_CONFIRMED_WITHIN_S", 0.01)
+    with (
+        shipped(copies_min=2) as rig,
+        pytest.raises(Retryable, match="1 of 2 copies of this Pump's log are there"),
+    ):
+        rig.shipping.confirm()
+
+
 def test_a_disk_that_may_take_over_is_asked_again_before_it_would(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
