@@ -82,6 +82,7 @@ def build(
         *(config, counters, storage, oracle, clock, pulls, group_commit, membership),
         fake_binlogs=FakeBinlogs(
             *(storage, group_commit, pulls, clock.next_ts),
+            confirm=None if shipping is None else shipping.confirm,
             interval_idle_s=config.fake_binlog_interval_s,
         ),
         resolver=resolver,

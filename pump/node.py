@@ -89,7 +89,7 @@ async def run(config: PumpConfig, stop: asyncio.Event) -> None:
             return
         storage, shipping = found
         if shipping is None:
-            held_ts = storage.newest_ts if config.storage.sync_log else None
+            held_ts = storage.log.largest_ts if config.storage.sync_log else None
             ran = partial(begin_run, Registry(etcd), identity.node_id, config.data_dir, held_ts)
             await _first_answer(ran, config, stop)
         parts = build(

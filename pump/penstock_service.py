@@ -208,7 +208,7 @@ class PenstockService:
             await abort(context, error)
 
     async def advance(self, data: bytes, context: Any) -> bytes:
-        """Have a fake binlog written soon, unless the stream has passed the requested time."""
+        """Have a watermark sent soon, unless the stream has passed the requested time."""
         request = await parsed(context, pb.AdvanceRequest, data)
         try:
             self._admission.check_cluster(request.cluster_id, context.peer)

@@ -4,7 +4,8 @@
        ^                                                    │ error, silence, end of stream
        └── 100 ms … 1 s later, or when its address changes ─┘
 
-When the merge waits for this Pump, the puller asks it to advance, and the Pump sends a fake binlog.
+When the merge waits for this Pump, the puller asks it to advance, and the Pump sends a fake binlog,
+which need not be in its log.
 A new stream starts after the last received binlog, so a broken stream loses and repeats nothing. A
 Pump without `penstock.Pump` (TiDB-Binlog's) is pulled one binlog per message. Errors that retrying
 cannot resolve (a wrong cluster, purged binlogs, damaged bytes) stop the Drainer.

@@ -8,18 +8,47 @@ smaller timestamp, and block the merge. A timestamp more than `AHEAD_S_MAX` ahea
 therefore counts as ahead until the oracle has reached it. The oracle is asked immediately, because
 its clock may have moved.
 
-Fake binlogs advance the stream of an idle Pump, so that it does not block the merge.
+Watermarks and fake binlogs advance the stream of an idle Pump, so that it does not block the merge.
 The Drainer can emit a transaction only when every Pump's stream has passed it, so a silent Pump
-blocks all others. When the greatest commit_ts has not moved for an interval, a timestamp is taken
-from the oracle and written as a Rollback with both timestamps equal. The timestamp is taken before
-the append, so every transaction with a smaller commit_ts had its Prewrite durable here before.
+blocks all others. Both are a timestamp of the oracle up to which the stream is complete. A fake
+binlog is a Rollback with both timestamps equal in the log. A watermark is in memory only; a puller
+that has received everything else receives it as a fake binlog.
 
-    a puller waits at the end:  immediately if idle that long already, then every 100 ms
-    a merge waits for it:       immediately, as often as a Drainer asks
-    no one pulls:               every 3 s, so that the status in etcd advances
-    a fake binlog is blocked by an unmatched Prewrite:  none is added until it is through
+    a puller waits at the end:  a watermark, immediately if idle that long already, then each 100 ms
+    a merge waits for it:       a watermark, immediately, as often as a Drainer asks
+    the log has not moved:      a fake binlog every 3 s, so that the status in etcd advances
+    blocked by an unmatched Prewrite:  nothing is added until the last one is through
     a writer's clock ran ahead:  the stream does not move until the oracle reaches that time; the
-                                 rate of fake binlogs is the same as for a stream that moves
+                                 rate of watermarks is the same as for a stream that moves
+
+Why nothing at or below a watermark T can still enter the stream:
+
+* *Order.* T is taken first. A writer asks for its commit_ts after this log acknowledged its
+  Prewrite. A writer with a commit_ts below T asked before T was handed out, so its Prewrite was
+  acknowledged before that, and is in the sorter: decided, or open. An open Prewrite, also of a DDL
+  or of a dead writer, limits the watermark to its floor (`pump/store/transactions.py`). This is the
+  argument of a fake binlog, and needs of the oracle what that needs: a timestamp that is handed out
+  later is larger, whichever Pump or PD leads it and whatever its clock says.
+* *Groups.* A group that is in the log but not in the index would enter the stream below T. The
+  watermark is therefore published between two groups, behind all that was queued before.
+* *Another primary.* Of a log with copies, another Pump may have acknowledged a Prewrite before T
+  was handed out. A fake binlog is durable on all listed disks, which a fenced Pump cannot achieve.
+  For a watermark, all disks that an acknowledgement would need are asked after T was taken whether
+  they have promised a later epoch (`Primary.confirm`). The only copy of a log is locked by its
+  process.
+* *Restart, failover.* The next process, here or on a copy, does not know T, and its stream may end
+  below it. A puller that has T waits until the stream is beyond. All Prewrites of before are found
+  in the log. Later ones are accepted after the new process took a timestamp, which is above T and
+  becomes their floor (`Storage.begin`). So only of a Prewrite that was open at the restart may a
+  Commit at or below T pass the ledger's check, if its writer took the commit_ts too early.
+* *Comparisons with the log.* A checkpoint, and the after_ts of a pull, may be above the log's last
+  timestamp. The status in etcd must not be: a start compares it with the log, to detect an older
+  folder. It has `Storage.logged_ts`. The last word of a Pump counts transactions only. The end of a
+  Pump that goes offline is a fake binlog.
+* *A restored etcd.* An oracle's leader starts above its Pump's watermarks, and above the other
+  Pumps' status, which their watermarks exceed by at most 3 s while they run.
+* *TiDB-Binlog.* Its Pumps write fake binlogs, are not asked, and are merged as before. Its Drainers
+  cannot tell a watermark from a fake binlog.
 """
 
 from __future__ import annotations
@@ -120,7 +149,7 @@ class ClusterClock:
 
 
 class FakeBinlogs:
-    """The task that advances an idle Pump's stream."""
+    """The task that advances an idle Pump's stream, by watermarks and by fake binlogs."""
 
     def __init__(
         self,
@@ -129,26 +158,29 @@ class FakeBinlogs:
         pulls: Pulls,
         next_ts: Callable[[], Awaitable[int]],
         *,
+        confirm: Callable[[], None] | None = None,
         interval_pulled_s: float = 0.1,
         interval_idle_s: float = 3.0,
     ) -> None:
+        """`confirm` is the shipping's; None for a log with one copy."""
         self._storage = storage
         self._group_commit = group_commit
         self._pulls = pulls
         self._next_ts = next_ts
+        self._confirm = confirm
         self._interval_pulled_s = interval_pulled_s
         self._interval_idle_s = interval_idle_s
         self.retry_s = 1.0
         self._last_ts = 0
-        self._written_at_s = float("-inf")
+        self._advanced_at_s = self._written_at_s = float("-inf")
         self.written = 0
 
     async def run(self) -> None:
         failing = False
         while True:
-            await self._until_due()
+            advance = await self._until_due()
             try:
-                await self.write()
+                await advance()
                 failing = False
             except PenstockError as error:
                 if not failing:
@@ -161,21 +193,43 @@ class FakeBinlogs:
         ts = await self._next_ts()
         payload = encode_binlog(fake_binlog(ts))
         await self._group_commit.write([Record(BinlogType.ROLLBACK, ts, ts, payload)])
-        self._last_ts, self._written_at_s = ts, asyncio.get_running_loop().time()
+        self._note(ts)
+        self._written_at_s = self._advanced_at_s
         self.written += 1
         return ts
 
-    async def _until_due(self) -> None:
+    async def advance(self) -> int:
+        """Publish one watermark and return it; `Retryable` if another Pump may have the log."""
+        ts = await self._next_ts()
+        if self._confirm is not None:
+            await asyncio.to_thread(self._confirm)
+
+        def publish() -> None:
+            self._storage.advance(ts)
+            self._pulls.wake()
+
+        await self._group_commit.between_groups(publish)
+        self._note(ts)
+        return ts
+
+    def _note(self, ts: int) -> None:
+        self._last_ts, self._advanced_at_s = ts, asyncio.get_running_loop().time()
+
+    async def _until_due(self) -> Callable[[], Awaitable[int]]:
         loop, pulls = asyncio.get_running_loop(), self._pulls
         while True:
             pulls.asked.clear()
             now_s, at_ts = loop.time(), self._storage.max_commit_ts
             is_waited_for = pulls.puller_waits.is_set()
-            interval_s = self._interval_pulled_s if is_waited_for else self._interval_idle_s
-            left_s = max(pulls.moved_at_s, self._written_at_s) + interval_s - now_s
+            log_s = max(pulls.logged_at_s, self._written_at_s) + self._interval_idle_s - now_s
+            left_s = log_s
+            if is_waited_for:
+                stream_s = max(pulls.moved_at_s, self._advanced_at_s) + self._interval_pulled_s
+                left_s = min(log_s, stream_s - now_s)
             is_asked = is_waited_for and at_ts < pulls.asked_ts
             if at_ts >= self._last_ts and (left_s <= 0 or is_asked):
-                pulls.asked_ts = 0  # One fake binlog per request.
-                return
-            left_s = left_s if left_s > 0 else interval_s
+                pulls.asked_ts = 0  # One watermark per request.
+                return self.write if log_s <= 0 else self.advance
+            if left_s <= 0:
+                left_s = self._interval_pulled_s if is_waited_for else self._interval_idle_s
             await set_within(pulls.asked if is_waited_for else pulls.puller_waits, left_s)

@@ -119,6 +119,7 @@ class Membership:
             try:
                 now_ts = await self._clock.next_ts()
                 await self._check_name()
+                self._storage.begin(now_ts)
                 await self._enter_cluster(now_ts)
                 await asyncio.to_thread(self._registry.forget_last_word, self._node_id)
                 await self._put(NodeState.PAUSED)
@@ -252,7 +253,7 @@ class Membership:
             state=state,
             score=self.score,
             label=published_labels(self.identity.labels),
-            max_commit_ts=self._storage.max_commit_ts,
+            max_commit_ts=self._storage.logged_ts,
             update_ts=self._clock.now_ts(),
         )
         await asyncio.to_thread(self._registry.put, NodeKind.PUMP, status)

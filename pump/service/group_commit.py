@@ -208,6 +208,21 @@ class GroupCommit:
             self._idle.clear()
             self._beginning = self._loop.call_soon(self._turn)
 
+    async def between_groups(self, call: Callable[[], None]) -> None:
+        """Call once everything queued before is indexed, and before anything later is appended.
+
+        `call` must not raise. Raises `Retryable` as `enqueue` does.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def between(outcome: Refusals | BaseException) -> None:
+            call()
+            if not done.done():
+                done.set_result(None)
+
+        self.enqueue((), between, 0)
+        await done
+
     def begin(self) -> None:
         """Append the queue now, not in the loop's next turn, unless a group is in progress.
 
@@ -226,6 +241,8 @@ class GroupCommit:
         self._beginning = None
         if not self._indexed():
             return
+        while self._waiting and not self._waiting[0].records:
+            self._waiting.popleft().settle(ALL_STORED)
         if not self._waiting:
             self._busy = False
             self._idle.set()
@@ -253,6 +270,8 @@ class GroupCommit:
         group = [self._waiting.popleft()]
         size_bytes = group[0].size_bytes
         while self._waiting and size_bytes + self._waiting[0].size_bytes <= self._group_bytes_max:
+            if not self._waiting[0].records:
+                break
             size_bytes += self._waiting[0].size_bytes
             group.append(self._waiting.popleft())
         self.queued_bytes -= size_bytes

@@ -1,7 +1,8 @@
 """Pulls: serves the pullers of this Pump, and wakes each when a write has something for it.
 
 A puller asks for binlogs after its `commit_ts`; at the end it waits until the Pump's greatest
-commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes.
+commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes. A
+watermark is sent without a read, as a fake binlog.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ class Pulls:
         self._late_max = late_max
         self._threads = ThreadPoolExecutor(_THREADS, "pump-pull")
         self._moved = asyncio.Event()
-        self._seen_ts = storage.max_commit_ts
+        self._seen_ts, self._logged_ts = storage.max_commit_ts, storage.logged_ts
         self._closed = False
-        self.moved_at_s = float("-inf")
+        self.moved_at_s = self.logged_at_s = float("-inf")
+        """When the stream moved; when it moved by a binlog in the log."""
         self.puller_waits = asyncio.Event()
         self.asked = asyncio.Event()
         """Set by each request for more, see `ask`."""
@@ -69,10 +71,12 @@ class Pulls:
         if self._storage.max_commit_ts != self._seen_ts:
             self._seen_ts = self._storage.max_commit_ts
             self.moved_at_s = asyncio.get_running_loop().time()
+            if self._storage.logged_ts != self._logged_ts:
+                self._logged_ts, self.logged_at_s = self._storage.logged_ts, self.moved_at_s
             self._wake_all()
 
     def ask(self, past_ts: int) -> None:
-        """Record that a merge waits for the stream to pass `past_ts`; a fake binlog answers it."""
+        """Record that a merge waits for the stream to pass `past_ts`; a watermark answers it."""
         self.asked_ts = max(self.asked_ts, past_ts)
         self.asked.set()
 
@@ -107,10 +111,13 @@ class Pulls:
                     self.puller_waits.set()
                     await moved.wait()
                     continue
+                pulled = self._storage.pull_watermark(puller.after_ts)
                 try:
-                    pulled = await loop.run_in_executor(
-                        self._threads, read, puller.after_ts, bytes_max
-                    )
+                    if pulled is None:
+                        after_ts = puller.after_ts
+                        pulled = await loop.run_in_executor(
+                            self._threads, read, after_ts, bytes_max
+                        )
                 except (PenstockError, OSError) as error:
                     self._note(name, error)
                     raise

@@ -74,9 +74,12 @@ large transaction that is the segment of its first chunk, even while it is still
 index is also gone, the oldest segment's `earlier_largest_ts` gives the purged range, rather too
 much than too little.
 
-Order. `max_commit_ts` is published after the index batch that it belongs to. A Commit at or below
-its Prewrite's floor is refused: its writer asked for the commit_ts before its Prewrite was stored.
-So nothing enters the stream below a puller's place.
+Order. `max_commit_ts` is published after the index batch that it belongs to; a watermark, which
+belongs to none, when all groups are indexed. A Commit at or below its Prewrite's floor is refused:
+its writer asked for the commit_ts before its Prewrite was stored. So nothing enters the stream
+below a puller's place. After a restart the stream may end below a watermark that a puller had. The
+puller waits until the stream is there, and Prewrites of the new run have a floor above it
+(`begin`). A Prewrite that was open at the restart has the floor of the checkpoint or of the log.
 """
 
 from __future__ import annotations
@@ -195,6 +198,8 @@ class Storage:
         self._state_lock = threading.Lock()
         self._gc_lock = threading.Lock()
         self._max_commit_ts = self._ledger.sorter.max_commit_ts
+        self._indexed_ts = self._segments.largest_ts
+        """No binlog in the index is above."""
         self.newest_ddl = self._ledger.newest_ddl
         """The DDL with the largest commit_ts of all that were ever indexed."""
         self._groups = self._indexed_group = 0
@@ -243,6 +248,11 @@ class Storage:
     def max_commit_ts(self) -> int:
         """The commit_ts up to which the stream is complete and can be pulled."""
         return self._max_commit_ts
+
+    @property
+    def logged_ts(self) -> int:
+        """The part of `max_commit_ts` that the log itself shows after a restart."""
+        return min(self._max_commit_ts, self._indexed_ts)
 
     @property
     def newest_ts(self) -> int:
@@ -303,18 +313,36 @@ class Storage:
             size_bytes,
         )
 
+    def begin(self, ts: int) -> None:
+        """Refuse the Commit at or below `ts` of a Prewrite that is appended from now on."""
+        with self._state_lock:
+            self._ledger.sorter.begin(ts)
+
+    def advance(self, ts: int) -> None:
+        """Let the stream be complete up to `ts`, as far as open transactions allow, in memory only.
+
+        `pump/cluster/clock.py` says of which timestamps that is true. Call it between two groups.
+        """
+        with self._state_lock:
+            assert self._groups == self._indexed_group, "a group that is not indexed may lie below"
+            self._ledger.sorter.advance(ts)
+            self._max_commit_ts = self._ledger.sorter.max_commit_ts
+
     def index(self, appended: Appended) -> None:
         """Put appended records into the index and the stream; raise `Retryable` or `Corrupt`."""
         batch = self._index.batch()
         batch.add(appended.entries)
+        indexed_ts = self._indexed_ts
         for segment, ts in appended.needed.items():
             batch.needed(segment, ts)
+            indexed_ts = max(indexed_ts, ts)
         batch.head(appended.head)
         if appended.newest_ddl != self.newest_ddl:
             batch.newest_ddl(appended.newest_ddl)
         batch.write()
         _after_index()
         self._indexed_group, self._indexed_head = appended.number, appended.head
+        self._indexed_ts = indexed_ts  # Before `max_commit_ts`, see `pull_watermark`.
         self._max_commit_ts, self.newest_ddl = appended.max_commit_ts, appended.newest_ddl
         self._flusher.note(len(appended.entries), appended.size_bytes)
         if appended.checkpoint is not None:
@@ -326,9 +354,17 @@ class Storage:
         """Return merged and fake binlogs in (after_ts, max_commit_ts], by commit_ts.
 
         At least one if any exists, otherwise as many as the bounds allow; `last_ts` is where to
-        continue. Raises `PurgedRange`, `Corrupt`, and `Retryable` when the disk cannot be read.
+        continue. A watermark comes last, as a fake binlog. Raises `PurgedRange`, `Corrupt`, and
+        `Retryable` when the disk cannot be read.
         """
         return self.stream.pull(after_ts, self._max_commit_ts, bytes_max, count_max)
+
+    def pull_watermark(self, after_ts: int) -> Pulled | None:
+        """Return what `pull` does if the index has nothing after `after_ts`; else None."""
+        up_to_ts = self._max_commit_ts
+        if not self._indexed_ts <= after_ts < up_to_ts:
+            return None
+        return Pulled([], [], [], after_ts).completed(up_to_ts)
 
     def prewrite(self, start_ts: int) -> bytes | None:
         return self.stream.prewrite(start_ts)

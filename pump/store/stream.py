@@ -13,6 +13,8 @@ from penstock.errors import Corrupt, Malformed, NeedsOperator, PenstockError
 from penstock.log.chunks import ChunkList, decode_chunk, decode_chunk_list, is_special
 from penstock.log.segment import segment_name
 from penstock.log.segments import Position, Segments
+from penstock.wire.binlog import fake_binlog
+from penstock.wire.codec import encode_binlog
 from pump.store.index import COMMIT, LARGE, Index, Purge
 from pump.store.record import PurgedRange
 
@@ -45,6 +47,15 @@ class Pulled(NamedTuple):
     last_ts: int
     large: Large | None = None
     """Then nothing else is in it."""
+
+    def completed(self, up_to_ts: int) -> Pulled:
+        """Return this stretch and a fake binlog, which is in no log, up to a later timestamp."""
+        return Pulled(
+            [*self.commit_ts, up_to_ts],
+            [*self.prewrites, b""],
+            [*self.outcomes, encode_binlog(fake_binlog(up_to_ts))],
+            up_to_ts,
+        )
 
     @property
     def payloads(self) -> list[bytes]:
@@ -91,8 +102,8 @@ class Stream:
         if large is not None:
             return Pulled([], [], [], large[0], self._large(*large))
         prewrites, outcomes = _apart(kinds, self._read(after_ts, positions))
-        last_ts = max(after_ts, up_to_ts) if complete else timestamps[-1]
-        return Pulled(timestamps, prewrites, outcomes, last_ts)
+        found = Pulled(timestamps, prewrites, outcomes, timestamps[-1] if timestamps else after_ts)
+        return found.completed(up_to_ts) if complete and found.last_ts < up_to_ts else found
 
     def fetch(self, wanted: Sequence[int], bytes_max: int) -> Pulled:
         """Return the first of the `wanted` merged binlogs, by rising commit_ts; at least one.

@@ -39,6 +39,9 @@ The floor of a Prewrite is the largest commit_ts that arrived before it. The str
 to the floor of the oldest open Prewrite; with none open, up to the largest commit_ts seen.
 Transactions that wait for an open one need no queue: memory grows with the open transactions only.
 
+A watermark (`pump/cluster/clock.py`) counts like a commit_ts that has arrived, but no log has it: a
+replay does not find it, and a checkpoint has it only as the floor of open Prewrites.
+
 Invariants: `max_commit_ts` never goes down, and the ledger refuses a Commit unless it lies above
 its Prewrite's floor, so nothing enters the stream below it. No clock, no I/O.
 """
@@ -92,13 +95,20 @@ class Sorter:
         # An OrderedDict, because its first key costs the same however many were deleted.
         self.open: OrderedDict[int, Open] = OrderedDict()
         self.largest_ts = max_commit_ts
+        """The largest commit_ts in the log."""
+        self._watermark_ts = self._begun_ts = 0
 
     @property
     def max_commit_ts(self) -> int:
         """The commit_ts up to and including which nothing can be added to the stream."""
         for oldest in self.open.values():
             return oldest.floor_ts
-        return self.largest_ts
+        return max(self.largest_ts, self._watermark_ts)
+
+    @property
+    def floor_ts(self) -> int:
+        """The floor of the next Prewrite."""
+        return max(self.largest_ts, self._watermark_ts, self._begun_ts)
 
     def push_prewrite(
         self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
@@ -106,7 +116,7 @@ class Sorter:
         """Record an open transaction, whose Prewrite must not be open already."""
         assert start_ts not in self.open, "the ledger lets no Prewrite in twice"
         # Same as `Open(…)`, at half the cost.
-        self.open[start_ts] = _new(Open, (position, self.largest_ts, now_ms, first_segment))
+        self.open[start_ts] = _new(Open, (position, self.floor_ts, now_ms, first_segment))
 
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
         if commit_ts > self.largest_ts:
@@ -116,6 +126,14 @@ class Sorter:
     def push_fake(self, ts: int) -> None:
         """Advance time to `ts`, as far as open transactions allow."""
         self.largest_ts = max(self.largest_ts, ts)
+
+    def advance(self, ts: int) -> None:
+        """Advance time like a fake binlog that is in no log."""
+        self._watermark_ts = max(self._watermark_ts, ts)
+
+    def begin(self, ts: int) -> None:
+        """Give Prewrites from now on a floor of at least `ts`, without advancing time."""
+        self._begun_ts = max(self._begun_ts, ts)
 
     def segments_of_chunks(self) -> list[int]:
         return [p.first_segment for p in self.open.values() if p.first_segment != IN_ONE]
@@ -139,7 +157,8 @@ class Sorter:
             return Checkpoint(head, self.largest_ts, known)
         first = known[open_max][1]
         place = Place(first.position.segment, first.position.offset)
-        return Checkpoint(place, first.floor_ts, known[:open_max])
+        # A floor may be a watermark; the place says that the log has a timestamp.
+        return Checkpoint(place, min(first.floor_ts, self.largest_ts), known[:open_max])
 
 
 class Decided(NamedTuple):
@@ -201,7 +220,7 @@ class Ledger:
 
         Records in neither are already stored.
         """
-        group = _Group(self.sorter.largest_ts)
+        group = _Group(self.sorter.floor_ts)
         stored: list[Record] = []
         refused: dict[int, PenstockError] = {}
         for i, (tp, start_ts, commit_ts, payload, _, _) in enumerate(records):

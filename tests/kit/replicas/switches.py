@@ -317,7 +317,8 @@ def _judges_without(name: str) -> Callable[..., Verdict]:
 
 
 RULES: dict[str, Rules] = {
-    rules.name: rules
+    # Watermarks would only make the other rules take longer to be found out.
+    rules.name: rules if rules.name.startswith("R13") else replace(rules, confirms=0)
     for rules in (
         Rules("R1 a disk is listed once it is whole", primary=_ListsAtOnce),
         Rules("R1 whole is what may have been acknowledged", primary=_ListsWhatWasAcknowledged),

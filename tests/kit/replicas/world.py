@@ -1045,9 +1045,9 @@ class World:
             **_WEIGHTS,
             World.restore: self.rules.restores,
             World.damage: self.rules.damages,
-            World.confirm: self.rules.confirms,
             World.suspect: self.rules.suspects,
             World.restore_disk: self.rules.restores_disks,
+            World.confirm: self.rules.confirms,
         }
         weights = [
             weight * (self.random.choice(_DEGREES) if happen in _ADVERSE else 1)
@@ -1224,6 +1224,7 @@ _WEIGHTS: dict[Callable[[World], None], float] = {
     World.candidate: 4,
     World.leave: 2.5,
     World.move: 2,
+    World.suspect: 1.5,
     World.fail: 4,
     World.lose_disk: 0.7,
 }

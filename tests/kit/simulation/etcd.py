@@ -35,6 +35,7 @@ class Etcd(MemoryEtcd):
         self._chance = chance
         self.failing = 0.0
         """How many of the calls get no answer."""
+        self.watch_late_s = 1.0
         self.entries = Entries(self)
         self.registry = Registry(self)
         self._peeked = MemoryEtcd()
@@ -111,7 +112,7 @@ class Etcd(MemoryEtcd):
         return self._chance.choice(known[-2:])[0] if known else None
 
     def notify(self, watch: MemoryWatch) -> None:
-        self._tasks.later(self._chance.choice((0.001, 0.01, 1.0)), watch.call_back)
+        self._tasks.later(self._chance.choice((0.001, 0.01, self.watch_late_s)), watch.call_back)
 
     def _apply(self, operations: Sequence[Any]) -> list[Any]:
         before = self.statuses

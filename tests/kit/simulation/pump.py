@@ -5,7 +5,7 @@ binlogs, resolver, membership and operator do for a log is done here once more, 
 
     serve      opened ─ claimed ─ shipped ─ whole ─ joined ─ upkeep ─ stopped, displaced or deposed
     append     what waits becomes one group: appended, answered, indexed
-    duties     fake binlogs when idle; the outcome of transactions that stay open
+    duties     fake binlogs and watermarks; the outcome of transactions that stay open
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ REPLICA_TIMEOUT_S = 0.8
 GROUP_MAX = 20
 RESOLVE_AFTER_S = 1.0
 FAKE_EVERY_S = 0.1
+INDEXED_WITHIN_S = 0.005
 
 Settle = Callable[[BaseException | None], object]
 """Takes why a record was not stored; None when it is."""
@@ -308,6 +309,7 @@ class Pump(Process):
             try:
                 now_ts = world.oracle()
                 etcd.enter(self.log, now_ts)
+                present(self.storage).begin(now_ts)
                 self._registry.forget_last_word(self.log)
                 self._put(NodeState.PAUSED)
                 world.drainer.notify()
@@ -316,8 +318,7 @@ class Pump(Process):
                 world.tasks.sleep(1.0)
                 continue
             self.state = NodeState.ONLINE
-            if self.is_failover:
-                self.state = NodeState.CLOSING
+            self._close_guest()
             return
 
     def _put(self, state: NodeState) -> None:
@@ -327,13 +328,14 @@ class Pump(Process):
             host=self.name,
             state=state,
             score=self.shipping.entry.epoch,
-            max_commit_ts=self.storage.max_commit_ts,
+            max_commit_ts=self.storage.logged_ts,
         )
         self._registry.put(NodeKind.PUMP, status)
 
     def _look_after(self) -> None:
         world, storage = self.world, self.storage
         assert storage is not None
+        self._close_guest()
         self._put(self.state)
         drained_ts = world.drained_ts
         self.shipping.needs(storage.needed_from(drained_ts))
@@ -341,6 +343,11 @@ class Pump(Process):
             storage.gc(drained_ts if world.rules.purges_what_is_drained else world.oracle())
         if self.state is NodeState.CLOSING:
             self._drain()
+
+    def _close_guest(self) -> None:
+        is_to_close = self.world.is_calm or not self.world.guests_stay
+        if self.is_failover and self.state is NodeState.ONLINE and is_to_close:
+            self.state = NodeState.CLOSING
 
     _end_ts = 0
     is_drained = False
@@ -414,11 +421,14 @@ class Pump(Process):
         """Do what `pump.service.group_commit` does."""
         while True:
             group = [self.waiting.get()]
-            while not self.waiting.empty() and len(group) < GROUP_MAX:
+            while not (callable(group[-1]) or self.waiting.empty()) and len(group) < GROUP_MAX:
                 group.append(self.waiting.get())
+            between = group.pop() if callable(group[-1]) else None
             self._is_appending = True
             self._append_group([each for each in group if each is not None])
             self._is_appending = False
+            if between is not None:
+                between()
 
     def _append_group(self, group: list[tuple[Record, Settle]]) -> None:
         storage = present(self.storage)
@@ -442,7 +452,7 @@ class Pump(Process):
                         self.world.tasks.sleep(0.01)
                 for _, settle in group:
                     settle(None)
-                self.world.tasks.give_way()
+                self.world.tasks.sleep(self.world.chance.uniform(0.0, INDEXED_WITHIN_S))
                 if self.world.rules.indexes_last:
                     storage.index(appended)
                 return
@@ -460,10 +470,30 @@ class Pump(Process):
                     self._note(
                         rollback(found.start_ts) if is_late else commit(found.start_ts, outcome)
                     )
-            if storage.max_commit_ts >= self._fake_ts and self.waiting.empty():
+            if storage.max_commit_ts < self._fake_ts:
+                continue
+            if world.chance.random() > world.fakes:
+                with contextlib.suppress(Retryable):
+                    self._advance(storage)
+            elif self.waiting.empty():
                 ts = world.oracle()
                 world.tasks.sleep(world.chance.uniform(0.0, 0.01))
                 self._note(fake(ts), partial(self._fake_settled, ts))
+
+    def _advance(self, storage: Storage) -> None:
+        """Do what `FakeBinlogs.advance` does."""
+        world, rules = self.world, self.world.rules
+        ts = world.oracle() + (0 if rules.takes_what_is_handed_out else 10)
+        if rules.confirms:
+            self.shipping.confirm()
+        world.tasks.sleep(world.chance.uniform(0.0, 0.01))
+        publish = partial(storage.advance, ts)
+        if rules.advances_between_groups:
+            self.waiting.put(publish)
+        else:
+            publish()
+        self._fake_ts = ts
+        world.watermarks += 1
 
     _fake_ts = 0
 

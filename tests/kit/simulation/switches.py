@@ -36,6 +36,9 @@ class Rules:
     compares_histories: bool = True
     refuses_older: bool = True
     stops_drainers: bool = True
+    takes_what_is_handed_out: bool = True
+    confirms: bool = True
+    advances_between_groups: bool = True
     settings: Mapping[str, int | float] = field(default_factory=dict)
     """What of the world is not left to chance, so that it is found out soon."""
 
@@ -118,6 +121,14 @@ class _StreamsPastOpen(Storage):
         return super().append(records)
 
 
+class _AdvancesWhatIsNotIndexed(Storage):
+    """Publishes a watermark beside a group that is in the log and not in the index."""
+
+    def advance(self, ts: int) -> None:
+        self._ledger.sorter.advance(ts)
+        self._max_commit_ts = self._ledger.sorter.max_commit_ts
+
+
 class _GoesOn(ReplicaLog):
     """Goes on with a copy after a failure of its disk."""
 
@@ -132,6 +143,19 @@ _BAD_DISKS: Mapping[str, int | float] = {
     "slow_disks": 0.3,
     "silences": 0.8,
     "death": 0,
+    "restores_etcd": 0,
+    "restores_disks": 0,
+}
+
+_TAKEN_OVER: Mapping[str, int | float] = {
+    "suspicion": 0.05,
+    "guests_stay": 1,
+    "watch_late_s": 5.0,
+    "etcd_failing": 0.2,
+    "fakes": 0,
+    "death": 0,
+    "failing_disks": 0,
+    "silences": 0,
     "restores_etcd": 0,
     "restores_disks": 0,
 }
@@ -162,6 +186,13 @@ RULES: dict[str, Rules] = {
         Rules("a Pump that closes takes no Prewrite", refuses_when_closing=False),
         Rules("a Prewrite comes before its commit_ts", prewrites_first=False),
         Rules("the address follows the entry", compares_for_status=False),
+        Rules("a watermark is confirmed by all copies", confirms=False, settings=_TAKEN_OVER),
+        Rules("a watermark is a timestamp of the oracle", takes_what_is_handed_out=False),
+        Rules(
+            "a watermark comes between two groups",
+            advances_between_groups=False,
+            storage=_AdvancesWhatIsNotIndexed,
+        ),
         Rules(
             "an entry older than a disk is refused",
             compares_histories=False,

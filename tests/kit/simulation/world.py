@@ -57,6 +57,13 @@ _MEMORY = Path("/dev/shm")
 class World:
     """One run; the same seed and the same rules give the same one."""
 
+    watch_late_s = 1.0
+    fakes = 0.3
+    """The share of fake binlogs; the others are watermarks."""
+    guests_stay = 0
+    """Whether a Pump that took a log over takes new transactions until all is calm."""
+    watermarks = 0
+
     def __init__(self, seed: int, rules: Rules | None = None, trace: bool = False) -> None:
         self.rules = rules or Rules()
         self.trace: list[str] | None = [] if trace else None
@@ -69,7 +76,7 @@ class World:
         self.network.doubling = chance.choice((0, 0.05, 0.2))
         self.network.lateness = chance.choice((0, 0.01, 0.05))
         self.etcd = Etcd(self.tasks, chance)
-        self.etcd.failing = chance.choice((0, 0.05, 0.2))
+        self.etcd_failing = chance.choice((0, 0.05, 0.2))
         self.death = chance.choice((0, 0.0005, 0.002))
         self.failing_disks = chance.choice((0, 0.002, 0.03))
         self.slow_disks = chance.choice((0.01, 0.01, 0.3))
@@ -85,6 +92,7 @@ class World:
         for name, value in self.rules.settings.items():
             assert hasattr(self, name), name
             setattr(self, name, value)
+        self.etcd.failing, self.etcd.watch_late_s = self.etcd_failing, self.watch_late_s
         self.ledger = Ledger()
         self.drainer = Drainer(self)
         self.cut_off: set[str] = set()
@@ -303,6 +311,7 @@ class World:
         return {
             "transactions merged": len(self.ledger.arrived),
             "acknowledgements": self.acknowledged,
+            "watermarks": self.watermarks,
             "epochs": sum(found[0].epoch for found in self.etcd.logs.values()),
             "disks lost": self.lost_disks,
             "etcds put back": self.restoring.etcds,

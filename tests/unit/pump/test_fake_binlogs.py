@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,24 @@ class Stream:
 
     def __init__(self) -> None:
         self.max_commit_ts = 0
-        self.moved_at_s = float("-inf")
+        self.moved_at_s = self.logged_at_s = float("-inf")
         self.puller_waits = asyncio.Event()
         self.asked = asyncio.Event()
         self.asked_ts = 0
         self.held_up = False
         self.written: list[tuple[float, int]] = []
+        self.watermarks: list[tuple[float, int]] = []
+
+    async def between_groups(self, call: Callable[[], None]) -> None:
+        call()
+
+    def advance(self, ts: int) -> None:
+        self.watermarks.append((asyncio.get_running_loop().time(), ts))
+        if not self.held_up:
+            self.moves_to(ts)
+
+    def wake(self) -> None:
+        pass
 
     async def write(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -30,7 +43,11 @@ class Stream:
             assert record.start_ts == record.commit_ts
             self.written.append((asyncio.get_running_loop().time(), record.commit_ts))
             if not self.held_up:
-                self.moves_to(record.commit_ts)
+                self.is_logged_to(record.commit_ts)
+
+    def is_logged_to(self, ts: int) -> None:
+        self.moves_to(ts)
+        self.logged_at_s = self.moved_at_s
 
     def moves_to(self, ts: int) -> None:
         self.max_commit_ts = ts
@@ -42,7 +59,7 @@ class Stream:
 
     @property
     def stamps(self) -> list[int]:
-        return [ts for _, ts in self.written]
+        return [ts for _, ts in self.watermarks]
 
 
 def run(
@@ -87,42 +104,80 @@ def test_an_idle_pump_that_no_one_pulls_writes_rarely() -> None:
 
 def test_a_stream_that_is_ahead_of_the_oracle_gets_no_more_than_any_other() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.max_commit_ts, stream.held_up = 10**9, True
+        stream.is_logged_to(10**9)
+        stream.held_up = True
         stream.puller_waits.set()
         await pass_time(0.1)
 
-    assert 1 <= len(run(body, counter()).written) <= 6
+    assert 1 <= len(run(body, counter()).stamps) <= 6
 
 
 def test_a_waiting_puller_gets_one_at_once_and_then_one_each_interval() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.moves_to(1)
-        await pass_time(0.1)
-        assert stream.written == []
+        stream.is_logged_to(1)
+        await pass_time(0.05)
+        assert stream.stamps == []
         begin_s = asyncio.get_running_loop().time()
         stream.puller_waits.set()
         await pass_time(0.01)
-        assert len(stream.written) == 1
-        assert stream.written[0][0] - begin_s < 0.01
+        assert len(stream.stamps) == 1
+        assert stream.watermarks[0][0] - begin_s < 0.01
         await pass_time(0.1)
 
-    written = run(body, counter()).written
-    pauses = [b - a for (a, _), (b, _) in itertools.pairwise(written)]
+    stream = run(body, counter())
+    pauses = [b - a for (a, _), (b, _) in itertools.pairwise(stream.watermarks)]
     assert pauses == pytest.approx([0.02] * 5)
+    assert stream.written == []
+
+
+def test_a_log_that_only_watermarks_pass_gets_a_fake_binlog_each_idle_interval() -> None:
+    async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.is_logged_to(1)
+        stream.puller_waits.set()
+        await pass_time(0.65)
+
+    stream = run(body, counter())
+    assert len(stream.written) == 3
+    assert 25 <= len(stream.watermarks) <= 33
+    advanced = [ts for _, ts in sorted([*stream.written, *stream.watermarks])]
+    assert advanced == sorted(advanced)
+
+
+async def test_a_watermark_is_confirmed_after_it_was_taken_and_else_not_published() -> None:
+    steps: list[str] = []
+
+    async def next_ts() -> int:
+        steps.append("taken")
+        return 1000 + len(steps)
+
+    def confirm() -> None:
+        steps.append("confirmed")
+        if steps == ["taken", "confirmed"]:
+            raise Retryable("a copy does not answer", code=Code.TOO_FEW_COPIES)
+
+    stream: Any = Stream()
+    fake_binlogs = FakeBinlogs(stream, stream, stream, next_ts, confirm=confirm)
+    with pytest.raises(Retryable):
+        await fake_binlogs.advance()
+    assert stream.stamps == []
+    await fake_binlogs.advance()
+    assert (stream.stamps, steps) == ([1003], ["taken", "confirmed"] * 2)
 
 
 def test_a_stream_that_moves_by_itself_needs_none() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
         stream.puller_waits.set()
         for ts in range(1, 30):
-            stream.moves_to(ts)
+            stream.is_logged_to(ts)
             await pass_time(0.005)
 
-    assert run(body, counter()).written == []
+    stream = run(body, counter())
+    assert (stream.written, stream.watermarks) == ([], [])
 
 
 def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.is_logged_to(1)
         stream.held_up = True
         stream.puller_waits.set()
         await pass_time(0.1)
@@ -136,7 +191,7 @@ def test_no_second_one_while_the_first_is_held_up_by_an_open_transaction() -> No
 
 def test_one_who_asks_gets_one_at_once_where_the_stream_is_not_there_yet() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.moves_to(500)
+        stream.is_logged_to(500)
         stream.puller_waits.set()
         await pass_time(0.001)
         stream.ask(500 - 1)
@@ -152,7 +207,7 @@ def test_one_who_asks_gets_one_at_once_where_the_stream_is_not_there_yet() -> No
 
 def test_one_who_asks_for_a_time_far_ahead_gets_no_more_than_one() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.moves_to(500)
+        stream.is_logged_to(500)
         stream.puller_waits.set()
         stream.ask(1 << 62)
         await pass_time(0.015)
@@ -162,7 +217,7 @@ def test_one_who_asks_for_a_time_far_ahead_gets_no_more_than_one() -> None:
 
 def test_one_who_asks_is_answered_by_the_open_transaction_that_holds_up_the_last_one() -> None:
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
-        stream.moves_to(500)
+        stream.is_logged_to(500)
         stream.puller_waits.set()
         stream.held_up = True
         for _ in range(5):
@@ -182,8 +237,9 @@ def test_a_dead_oracle_is_reported_once_and_tried_again(caplog: pytest.LogCaptur
         return answer
 
     async def body(stream: Stream, fake_binlogs: FakeBinlogs) -> None:
+        stream.is_logged_to(1)
         stream.puller_waits.set()
-        await pass_time(0.04)
+        await pass_time(0.06)
 
     assert run(body, next_ts).stamps[0] == 77
     assert caplog.text.count("no timestamp for an idle stream") == 1

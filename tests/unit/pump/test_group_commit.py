@@ -199,6 +199,40 @@ async def test_a_thread_keeps_the_order_too() -> None:
     assert [name for name, _ in disk.calls[:4]] == ["append", "index"] * 2
 
 
+@pytest.mark.parametrize("inline_below_s", [1.0, 0])
+async def test_what_comes_between_two_groups_waits_for_all_that_was_queued_before(
+    inline_below_s: float,
+) -> None:
+    seen = list[tuple[str, int]]()
+
+    async with committing(inline_below_s=inline_below_s) as (writer, disk):
+
+        def note() -> None:
+            assert len(disk.groups("append")) == len(disk.groups("index"))
+            seen.append(("between", sum(map(len, disk.groups("index")))))
+
+        await writer.between_groups(note)
+        first, second = writer.submit([record(1)]), writer.submit([record(2)])
+        between = asyncio.create_task(writer.between_groups(note))
+        await turn()
+        third = writer.submit([record(3)])
+        await asyncio.gather(first, second, between, third)
+        await writer.between_groups(note)
+    assert seen == [("between", 0), ("between", 2), ("between", 3)]
+    assert disk.groups("append")[-1] == [3]
+
+
+async def test_what_comes_between_waits_for_an_index_that_fails() -> None:
+    disk = Disk()
+    disk.index_errors = [OSError("once")]
+
+    async with committing(disk) as (writer, disk):
+        writer.index_retry_s = 0.01
+        writer.submit([record(1)])
+        await writer.between_groups(lambda: disk.calls.append(("between", [])))
+    assert disk.calls == [("append", [1]), ("index", [1]), ("between", [])]
+
+
 async def test_a_caller_that_goes_away_takes_no_one_with_it() -> None:
     async with committing() as (writer, disk):
         gone = asyncio.create_task(writer.write([record(1)]))

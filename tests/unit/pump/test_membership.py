@@ -44,11 +44,15 @@ class AwayFor(Registry):
 class Parts:
     """What a Membership asks storage and clock for."""
 
-    max_commit_ts = 5
+    logged_ts = 5
     held_ts = 4
+    begun_ts = 0
 
     def holds_up_to_ts(self) -> int:
         return self.held_ts
+
+    def begin(self, ts: int) -> None:
+        self.begun_ts = ts
 
     def now_ts(self) -> int:
         return 7

@@ -1,10 +1,13 @@
 import errno
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
@@ -305,6 +308,124 @@ def test_the_newest_timestamp_is_known_although_an_open_transaction_holds_it_bac
     storage = opened(tmp_path, files)
     assert (storage.max_commit_ts, storage.newest_ts) == (0, 95)
     storage.close()
+
+
+# Watermarks.
+
+
+def test_a_watermark_completes_the_stream_and_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, prewrite(1), commit(1, 5))
+    end, calls, dump = storage.log.end, list(files.calls), index_dump(storage)
+    assert storage.pull_watermark(5) is None
+    storage.advance(9)
+    storage.advance(7)
+    assert (storage.max_commit_ts, storage.logged_ts, storage.newest_ts) == (9, 5, 9)
+    found = storage.pull_watermark(5)
+    assert found is not None
+    assert [decode_binlog(payload).is_fake for payload in found.payloads] == [True]
+    assert (storage.log.end, files.calls, index_dump(storage)) == (end, calls, dump)
+    assert storage.pull(5, bytes_max=1, count_max=1) == found
+    assert storage.pull_watermark(9) is None
+    assert storage.pull_watermark(4) is None, "a binlog is left"
+    assert storage.pull(4, bytes_max=1, count_max=1).commit_ts == [5, 9]
+    storage.close()
+
+
+def test_a_watermark_goes_no_further_than_an_open_transaction_lets_it(storage: Storage) -> None:
+    write(storage, prewrite(1), commit(1, 5), prewrite(6))
+    storage.advance(20)
+    assert storage.max_commit_ts == 5
+    write(storage, prewrite(21))
+    assert isinstance(refusal(storage, commit(21, 20)), Contradiction)
+    write(storage, commit(6, 7))
+    assert (storage.max_commit_ts, commits(storage)) == (20, [(1, 5), (6, 7)])
+    write(storage, commit(21, 22))
+    assert [binlog.commit_ts for binlog in pulled(storage)] == [5, 7, 22]
+
+
+def test_no_watermark_is_published_before_the_group_that_may_lie_below(storage: Storage) -> None:
+    write(storage, prewrite(1))
+    appended = storage.append([commit(1, 5)])
+    with pytest.raises(AssertionError):
+        storage.advance(9)
+    storage.index(appended)
+    storage.advance(9)
+    assert [binlog.commit_ts for binlog in pulled(storage)] == [5, 9]
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_start_knows_no_watermark_and_puts_new_transactions_above_it(
+    tmp_path: Path, is_rebuilt: bool
+) -> None:
+    files = MemoryFiles()
+    storage = opened(tmp_path, files)
+    write(storage, prewrite(1), commit(1, 5))
+    storage.advance(9)
+    write(storage, prewrite(10))
+    storage.advance(12)
+    storage.flush()
+    assert (storage.max_commit_ts, storage.logged_ts) == (9, 9)
+    die(storage)
+    if is_rebuilt:
+        put_index(tmp_path, None)
+    storage = opened(tmp_path, files)
+    assert storage.max_commit_ts == (5 if is_rebuilt else 9)
+    assert storage.log.largest_ts == 10
+    assert storage.pull(12, bytes_max=1, count_max=1).last_ts == 12
+    storage.begin(15)
+    write(storage, prewrite(16), rollback(10))
+    assert isinstance(refusal(storage, commit(16, 12)), Contradiction)
+    write(storage, commit(16, 17))
+    assert commits(storage, 12) == [(16, 17)]
+    storage.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from("pcrfwwiRD"), st.integers(0, 9)), max_size=60))
+def test_who_pulls_up_to_watermarks_misses_nothing_whatever_a_restart_forgets(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Each writer asks for its commit_ts after its Prewrite; the Pump, for a watermark."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, files = Path(folder), MemoryFiles()
+        storage, after_ts, found, expected = opened(path, files), 0, list[int](), list[int]()
+        for ts, (step, choice) in enumerate(steps, start=1):
+            open_ts = [each.start_ts for each in storage.unmatched()]
+            if step == "p":
+                write(storage, prewrite(ts))
+            elif step in "cr" and open_ts:
+                start_ts = open_ts[choice % len(open_ts)]
+                write(storage, commit(start_ts, ts) if step == "c" else rollback(start_ts))
+                expected += [ts] if step == "c" else []
+            elif step == "f":
+                write(storage, fake(ts))
+            elif step == "w":
+                storage.advance(ts)
+            elif step == "i":
+                storage.flush()
+            elif step in "RD":
+                logged_ts = storage.logged_ts
+                die(storage)
+                if step == "D":
+                    put_index(path, None)
+                storage = opened(path, files)
+                assert storage.log.largest_ts >= logged_ts
+                assert storage.newest_ts <= ts
+                storage.begin(ts)
+            piece = storage.pull_watermark(after_ts)
+            piece = piece or storage.pull(after_ts, bytes_max=1 << 20, count_max=1 + choice)
+            binlogs = [decode_binlog(payload) for payload in piece.payloads]
+            assert piece.commit_ts == sorted(set(piece.commit_ts))
+            assert all(binlog.commit_ts > after_ts for binlog in binlogs)
+            found += [binlog.commit_ts for binlog in binlogs if not binlog.is_fake]
+            after_ts = piece.last_ts
+        for each in storage.unmatched():
+            write(storage, rollback(each.start_ts))
+        write(storage, fake(len(steps) + 1))
+        found += [commit_ts for _, commit_ts in commits(storage, after_ts)]
+        storage.close()
+    assert found == sorted(expected)
 
 
 # The newest DDL.
