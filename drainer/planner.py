@@ -33,14 +33,17 @@ stops.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from drainer.differences import Counts
 from drainer.intake.merger import Merged
-from drainer.intake.payload import Limits, Payload, Remote, Spooled
+from drainer.intake.payload import Limits, Payload, Remote, RemoteRun, Spooled
 from drainer.schema.ahead import AheadRow
 from drainer.task.row_changes import (
     Collector,
@@ -58,6 +61,9 @@ from penstock.wire.binlog import BinlogType, Origin, Place
 from penstock.wire.codec import origin_of
 
 log = logging.getLogger(__name__)
+
+_RUN_MIN = 8
+"""Shorter runs cost more than their transactions one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,8 @@ class Planner:
         self._bytes_max = bytes_max
         self._limits = Limits(bytes_max=bytes_max, rows_max=rows_max)
         self._ignored_ts = ignored_ts
-        self._waiting: deque[tuple[int, Payload]] = deque()
+        self._waiting: deque[tuple[int, Payload] | Merged] = deque()
+        """A run consists of transactions of which only Pump and size matter."""
         self._targets = Targets(lookup)
         self._start_batch()
 
@@ -181,7 +188,27 @@ class Planner:
         return self._origins.repeated
 
     def offer(self, merged: Merged) -> None:
-        self._waiting.extend(zip(merged.commit_ts, merged.payloads, strict=True))
+        stamps, run = merged.commit_ts, merged.payloads
+        alone = self._alone(stamps, run) if isinstance(run, RemoteRun) else None
+        if alone is None or not isinstance(run, RemoteRun):
+            self._waiting.extend(zip(stamps, run, strict=True))
+            return
+        begin = 0
+        for end in (*alone, len(run)):
+            if end > begin:
+                self._waiting.append(Merged(stamps[begin:end], run[begin:end], 0))
+            if end < len(run):
+                self._waiting.append((stamps[end], run[end]))
+            begin = end + 1
+
+    def _alone(self, stamps: Sequence[int], run: RemoteRun) -> list[int] | None:
+        """Return the places of binlogs that are looked at one by one; None if most of them are."""
+        alone = run.has_more
+        alone[: bisect_right(stamps, self._whole_ts)] = True
+        if self._ignored_ts:
+            alone |= np.isin(stamps, list(self._ignored_ts))
+        places: list[int] = np.flatnonzero(alone).tolist()
+        return places if len(places) * _RUN_MIN <= len(run) else None
 
     def cut_before_ddl(self) -> RowsStep | None:
         """End the open batch, if any, before a table-changing DDL that no binlog names."""
@@ -194,9 +221,14 @@ class Planner:
         Raises `Malformed` for a payload that is not a committed binlog.
         """
         while self._waiting:
-            ts, payload = self._waiting[0]
-            is_whole = 0 < self._through_ts <= self._whole_ts < ts
-            step = self._cut() if is_whole else self._advance(ts, payload)
+            first = self._waiting[0]
+            ts = first.commit_ts[0] if isinstance(first, Merged) else first[0]
+            if 0 < self._through_ts <= self._whole_ts < ts:
+                step: Step | AheadStep | None = self._cut()
+            elif isinstance(first, Merged):
+                step = self._advance_run(first)
+            else:
+                step = self._advance(*first)
             if step is not None:
                 return step
         return None
@@ -293,12 +325,43 @@ class Planner:
             return self._cut()
         self._waiting.popleft()
         self._origins.note(origin)
-        remote.add(ts, payload.pump, size, is_ignored=self._is_ignored(ts))
-        remote.starts[ts] = TransactionStart(payload.start_ts, origin)
+        remote.add(
+            ts,
+            payload.pump,
+            size,
+            start_ts=payload.start_ts,
+            origin=origin,
+            is_ignored=self._is_ignored(ts),
+        )
         self._transactions += 1
         self._through_ts = ts
         full = len(remote.commit_ts) >= self._rows_max or remote.bytes >= self._bytes_max
         return self._cut() if full and limited else None
+
+    def _advance_run(self, merged: Merged) -> RowsStep | None:
+        """Do what `_advance_remote` does for each transaction, up to the end of the batch."""
+        if self._collector.rows:
+            return self._cut()
+        remote, stamps, run = self._remote, merged.commit_ts, merged.payloads
+        assert isinstance(run, RemoteRun), "others wait one by one"
+        ends = run.sizes.cumsum()
+        fit = int(ends.searchsorted(self._bytes_max - remote.bytes, "right"))
+        count = min(fit, self._rows_max - len(remote.commit_ts), len(run))
+        if count <= 0:
+            if remote.commit_ts:
+                return self._cut()
+            count = 1
+        self._waiting.popleft()
+        if count < len(run):
+            self._waiting.appendleft(Merged(stamps[count:], run[count:], 0))
+        remote.know(run.pumps)
+        taken = run[:count]
+        owners = taken.owners_in(remote.pumps)
+        remote.extend(stamps[:count], taken.start_ts, owners, int(ends[count - 1]))
+        self._transactions += count
+        self._through_ts = stamps[count - 1]
+        full = len(remote.commit_ts) >= self._rows_max or remote.bytes >= self._bytes_max
+        return self._cut() if full else None
 
     def _advance_large(self, ts: int, payload: Spooled) -> Step | None:
         before = self._cut()

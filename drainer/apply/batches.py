@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from drainer.planner import RowsStep
 from drainer.schema.snapshot import pack_for_tasks
 from drainer.schema.tracker import SchemaTracker
@@ -118,7 +120,7 @@ class FetchBatch:
         self, dispatcher: Dispatcher, encoding: Encoding, parts: int
     ) -> list[Messages]:
         """Return the batch's messages; wait as `by_unit` does. One task makes all `parts`."""
-        decode = partial(decode_messages, starts=self.remote.starts)
+        decode = partial(decode_messages, starts=self.remote.starts())
         (made, self.facts), _ = await self._answered(dispatcher, decode, encoding=encoding)
         return made
 
@@ -155,19 +157,18 @@ class FetchBatch:
                 await asyncio.sleep(_RETRY_S)
 
     def _unit(self, catalog: int, asked: Mapping[str, Any]) -> FetchUnit:
-        names = sorted(set(self.remote.pumps))
-        places = {name: place for place, name in enumerate(names)}
-        addresses = self.fetching.addresses()
+        remote, addresses = self.remote, self.fetching.addresses()
+        places, owners = np.unique(remote.owners, return_inverse=True)
         return FetchUnit(
             batch_id=self.batch_id,
             displaces=self.displaces,
             catalog=catalog,
             cluster_id=self.fetching.cluster_id,
             drainer_id=self.fetching.drainer_id,
-            addresses=[addresses[name] for name in names],
-            commit_ts=self.remote.commit_ts,
-            owners=[places[name] for name in self.remote.pumps],
-            ignored=self.remote.ignored,
+            addresses=[addresses[remote.pumps[place]] for place in places],
+            commit_ts=remote.commit_ts,
+            owners=owners,
+            ignored=remote.ignored,
             **asked,
         )
 

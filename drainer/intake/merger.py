@@ -27,7 +27,7 @@ from operator import lt
 
 import numpy as np
 
-from drainer.intake.payload import Payload, is_fake, release, start_ts_of
+from drainer.intake.payload import Payload, RemoteRun, is_fake, release, start_ts_of, weight_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
@@ -114,7 +114,7 @@ class Merger:
             if not commit_ts:
                 state.received_ts = last_ts
                 return
-        size = sum(map(len, payloads)) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
+        size = weight_of(payloads) + PAYLOAD_OVERHEAD_BYTES * len(payloads)
         state.received_ts = commit_ts[-1]
         state.bytes += size
         state.messages.append(_Message(commit_ts, payloads, size))
@@ -172,10 +172,14 @@ class Merger:
 
     def _merge(self, parts: list[Merged]) -> Merged:
         commit_ts: list[int] = []
-        payloads: list[Payload] = []
         for part in parts:
             commit_ts += part.commit_ts
-            payloads += part.payloads
+        remote = [part.payloads for part in parts if isinstance(part.payloads, RemoteRun)]
+        payloads: Sequence[Payload]
+        if len(remote) == len(parts):
+            payloads = RemoteRun.joined(remote)
+        else:
+            payloads = [payload for part in parts for payload in part.payloads]
         size = sum(part.bytes for part in parts)
         stamps = np.array(commit_ts, np.int64)
         # The sort finds the parts' rising runs and merges them; no other work remains.
@@ -186,10 +190,12 @@ class Merger:
             self._drop(np.flatnonzero(repeated).tolist(), order.tolist(), commit_ts, payloads)
             kept = np.insert(~repeated, 0, True)
             stamps, order = stamps[kept], order[kept]
+        if isinstance(payloads, RemoteRun):
+            return Merged(stamps.tolist(), payloads.taken(order), size)
         return Merged(stamps.tolist(), list(map(payloads.__getitem__, order.tolist())), size)
 
     def _drop(
-        self, places: list[int], order: list[int], commit_ts: list[int], payloads: list[Payload]
+        self, places: list[int], order: list[int], commit_ts: list[int], payloads: Sequence[Payload]
     ) -> None:
         """Drop each binlog that repeats its predecessor in `order`, which it must equal."""
         for place in places:

@@ -2,7 +2,9 @@
 
 Almost all binlogs are small and travel as bytes. A binlog that a Pump sends in chunks is a
 `Spooled`: its bytes are in a file in the data-dir (`drainer.intake.spool`), and the handle weighs
-almost nothing wherever memory is counted. A binlog whose rows a Spark task fetches is a `Remote`.
+almost nothing wherever memory is counted. A binlog whose rows a Spark task fetches is a `Remote`;
+`RemoteRun` holds many of them in columns, because an object for each costs more than all else that
+the Drainer does with it.
 
 `SpooledRows` reads the row changes from such a file, slice after slice.
 A slice is a small `PrewriteValue`:
@@ -24,10 +26,13 @@ never cut; a row larger than a slice is a slice on its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
 
 from drainer.task.row_changes import Lookup, TableChanges, Target, read_changes
 from penstock.codes import Code
@@ -292,6 +297,98 @@ class Remote:
 
 
 Payload = bytes | Spooled | Remote
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteRun(Sequence[Payload]):
+    """Payloads in columns; an item is a `Remote`, or its head, whole, where the size is 0.
+
+    `owners` (uint16) are places in `pumps`; `sizes` and `start_ts` are int64.
+    """
+
+    pumps: tuple[str, ...]
+    owners: Any
+    sizes: Any
+    start_ts: Any
+    heads: Sequence[bytes]
+
+    @classmethod
+    def of(cls, pump: str, sizes: Any, start_ts: Any, heads: Sequence[bytes]) -> RemoteRun:
+        """Return the run of one Pump; columns of different lengths are a defect."""
+        count = len(heads)
+        assert len(sizes) == len(start_ts) == count
+        return cls(
+            pumps=(pump,),
+            owners=np.zeros(count, np.uint16),
+            sizes=np.fromiter(sizes, np.int64, count),
+            start_ts=np.fromiter(start_ts, np.int64, count),
+            heads=heads,
+        )
+
+    @classmethod
+    def joined(cls, runs: Sequence[RemoteRun]) -> RemoteRun:
+        pumps = tuple(dict.fromkeys(pump for run in runs for pump in run.pumps))
+        return cls(
+            pumps,
+            np.concatenate([run.owners_in(pumps) for run in runs]),
+            np.concatenate([run.sizes for run in runs]),
+            np.concatenate([run.start_ts for run in runs]),
+            [head for run in runs for head in run.heads],
+        )
+
+    def owners_in(self, pumps: Sequence[str]) -> Any:
+        """Return the owners as places in `pumps`, which has all of them."""
+        return np.array([pumps.index(pump) for pump in self.pumps], np.uint16)[self.owners]
+
+    def taken(self, order: Any) -> RemoteRun:
+        """Return the items at the places in `order`."""
+        heads = self.heads
+        if any(heads):
+            heads = list(map(heads.__getitem__, order.tolist()))
+        return RemoteRun(
+            self.pumps,
+            self.owners[order],
+            self.sizes[order],
+            self.start_ts[order],
+            heads[: len(order)],
+        )
+
+    @property
+    def weight(self) -> int:
+        return _REMOTE_BYTES * int(np.count_nonzero(self.sizes)) + sum(map(len, self.heads))
+
+    @property
+    def has_more(self) -> Any:
+        """An array: whether an item is more than its Pump, size and start_ts."""
+        has_head = np.fromiter(map(len, self.heads), np.int64, len(self)) if any(self.heads) else 0
+        return (self.sizes == 0) | (has_head != 0)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __iter__(self) -> Iterator[Payload]:
+        columns = self.owners.tolist(), self.sizes.tolist(), self.start_ts.tolist(), self.heads
+        for owner, size, start_ts, head in zip(*columns, strict=True):
+            yield Remote(self.pumps[owner], size, start_ts, head) if size else head
+
+    @overload
+    def __getitem__(self, place: int) -> Payload: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> RemoteRun: ...
+
+    def __getitem__(self, place: int | slice) -> Payload | RemoteRun:
+        if isinstance(place, int):
+            head, size = self.heads[place], int(self.sizes[place])
+            pump, start_ts = self.pumps[self.owners[place]], int(self.start_ts[place])
+            return Remote(pump, size, start_ts, head) if size else head
+        owners, sizes = self.owners[place], self.sizes[place]
+        return RemoteRun(self.pumps, owners, sizes, self.start_ts[place], self.heads[place])
+
+
+def weight_of(payloads: Sequence[Payload]) -> int:
+    """Return the bytes of memory that payloads take, beside their places in the merge."""
+    return payloads.weight if isinstance(payloads, RemoteRun) else sum(map(len, payloads))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from drainer.intake.payload import Payload, Remote
+from drainer.intake.payload import Payload, RemoteRun
 from drainer.intake.spool import Run, Spool, chunk_of
 from drainer.task.row_fetch import HINTS
 from penstock.codes import Code
@@ -212,7 +212,8 @@ class Puller:
             spool = self._who.spool
             async with aclosing(runs):
                 async for run in runs:
-                    if max(map(len, run[1]), default=0) <= spool.bytes_max:
+                    whole = run[1].heads if isinstance(run[1], RemoteRun) else run[1]
+                    if max(map(len, whole), default=0) <= spool.bytes_max:
                         yield run
                         continue
                     async with aclosing(spool.keep_large(self.pump, run)) as parts:
@@ -251,12 +252,10 @@ async def _pull_batches(
         yield run
 
 
-def _payloads(pump: str, batch: Any) -> list[Payload]:
-    """Return a message's payloads, with a handle for each payload sent without its rows."""
+def _payloads(pump: str, batch: Any) -> Sequence[Payload]:
     if not batch.sizes:  # A Pump that ignores metadata_only sends everything, which is accepted.
         return list(batch.payloads)
-    entries = zip(batch.payloads, batch.sizes, batch.start_ts, strict=True)
-    return [Remote(pump, size, start, head) if size else head for head, size, start in entries]
+    return RemoteRun.of(pump, batch.sizes, batch.start_ts, list(batch.payloads))
 
 
 async def _pull_singles(channel: AsyncChannel, who: Who, after_ts: int) -> AsyncGenerator[Run]:

@@ -40,9 +40,11 @@ import json
 import struct
 import threading
 import time
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -67,7 +69,7 @@ from penstock.filters import FilterConfig, Rules
 from penstock.filters.table_lists import TableFilter
 from penstock.pb import penstock_pb2
 from penstock.security.tls import Tls, open_channel
-from penstock.wire.binlog import MutationType
+from penstock.wire.binlog import MutationType, Origin
 
 MAGIC = b"PSTFETCH"
 CATALOGS_KEPT = 8
@@ -88,24 +90,55 @@ HINTS = {
 
 @dataclass(slots=True)
 class RemoteTransactions:
-    """Transactions in commit order, the Pump of each, and their total size.
+    """Transactions in commit order, the place in `pumps` of each, and their total size.
 
-    Those that are `ignored` are only counted.
+    Some of the `pumps` may have none of them. Those that are `ignored` are only counted.
     """
 
     commit_ts: list[int] = field(default_factory=list)
+    owners: array[int] = field(default_factory=partial(array, "H"))
     pumps: list[str] = field(default_factory=list)
     bytes: int = 0
     ignored: list[int] = field(default_factory=list)
-    starts: dict[int, TransactionStart] = field(default_factory=dict)
-    """The start of each transaction, by its commit_ts."""
+    start_ts: array[int] = field(default_factory=partial(array, "q"))
+    origins: dict[int, Origin] = field(default_factory=dict)
+    """The origins of transactions that have one, by commit_ts."""
 
-    def add(self, commit_ts: int, pump: str, size: int, *, is_ignored: bool = False) -> None:
+    def add(
+        self,
+        commit_ts: int,
+        pump: str,
+        size: int,
+        *,
+        start_ts: int,
+        origin: Origin | None = None,
+        is_ignored: bool = False,
+    ) -> None:
         if is_ignored:
             self.ignored.append(commit_ts)
+        if origin is not None:
+            self.origins[commit_ts] = origin
+        self.know((pump,))
         self.commit_ts.append(commit_ts)
-        self.pumps.append(pump)
+        self.start_ts.append(start_ts)
+        self.owners.append(self.pumps.index(pump))
         self.bytes += size
+
+    def know(self, pumps: Iterable[str]) -> None:
+        """Give each Pump a place."""
+        self.pumps += [pump for pump in pumps if pump not in self.pumps]
+
+    def extend(self, commit_ts: Sequence[int], start_ts: Any, owners: Any, size: int) -> None:
+        """Add transactions with `owners`, uint16 places in `pumps`, and their total size."""
+        self.commit_ts += commit_ts
+        self.start_ts.frombytes(start_ts.tobytes())
+        self.owners.frombytes(owners.tobytes())
+        self.bytes += size
+
+    def starts(self) -> dict[int, TransactionStart]:
+        """Return the start of each transaction, by its commit_ts."""
+        pairs = zip(self.commit_ts, self.start_ts, strict=True)
+        return {ts: TransactionStart(start_ts, self.origins.get(ts)) for ts, start_ts in pairs}
 
 
 Pem = tuple[str | None, str | None, str | None]

@@ -114,6 +114,13 @@ def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
     return FetchUnit.decode(FetchUnit(**{**fields, **changes}).encode())
 
 
+def of_pumps(stamps: list[int], pumps: list[str], size: int = 1) -> RemoteTransactions:
+    found = RemoteTransactions()
+    for ts, pump in zip(stamps, pumps, strict=True):
+        found.add(ts, pump, size, start_ts=ts - 1)
+    return found
+
+
 def held_step(stamps: list[int]) -> RowsStep:
     """Return transactions as one batch, as where payloads come to the Drainer."""
     planner = Planner(Selection(Rules(), tracker()).lookup, rows_max=10**6, bytes_max=1 << 30)
@@ -314,7 +321,7 @@ def test_tasks_that_are_killed_while_they_fetch_change_nothing() -> None:
             generation = Generation(dispatcher, dialect="sqlite")
             way = Fetching(7, "d", lambda: places, schemas)
             batches = [
-                way.begin(i, RemoteTransactions(part, [f"p{k % 2}" for k in range(len(part))]))
+                way.begin(i, of_pumps(part, [f"p{k % 2}" for k in range(len(part))]))
                 for i, part in enumerate(parts)
             ]
             making = [asyncio.create_task(b.by_unit(generation)) for b in batches]
@@ -376,9 +383,7 @@ def test_a_task_that_is_killed_with_its_files_written_leaves_each_line_once(tmp_
             await until(lambda: dispatcher.tasks == 2, 120)
             schemas, places = tracker(), {"p0": addresses[0], "p1": addresses[1]}
             owners = [f"p{k % 2}" for k in range(len(STAMPS))]
-            batch = Fetching(7, "d", lambda: places, schemas).begin(
-                1, RemoteTransactions(STAMPS, owners)
-            )
+            batch = Fetching(7, "d", lambda: places, schemas).begin(1, of_pumps(STAMPS, owners))
             prepared = await Events(dispatcher, sink, thread, parts=2).prepare(batch)
             assert dispatcher.lost_tasks == 1
             await prepared(point)
@@ -538,9 +543,22 @@ def test_the_planner_cuts_by_size_and_count_and_never_looks_inside() -> None:
     assert [step.remote and step.remote.commit_ts for step in steps] == [
         [2, 3], [4], [5], [6, 7, 8], [9],
     ]  # fmt: skip
-    starts = {2: TransactionStart(1), 3: TransactionStart(2)}
-    assert steps[0].remote == RemoteTransactions([2, 3], ["p0", "p1"], 90, starts=starts)
+    assert steps[0].remote == of_pumps([2, 3], ["p0", "p1"], 45)
+    assert steps[0].remote.starts() == {2: TransactionStart(1), 3: TransactionStart(2)}
     assert [step.transactions for step in steps] == [2, 1, 1, 3, 1]
+
+
+async def test_a_unit_names_only_pumps_that_have_some_of_its_transactions() -> None:
+    remote = RemoteTransactions()
+    remote.know(("gone", "p1", "idle", "p0"))
+    for ts, pump in ((2, "p0"), (3, "p1"), (4, "p0")):
+        remote.add(ts, pump, 1, start_ts=ts - 1)
+    fetching = Fetching(7, "d", lambda: {"p0": "h:0", "p1": "h:1", "idle": "h:2"}, tracker())
+    batch = fetching.begin(1, remote)
+    found = FetchUnit.decode(batch._unit(1, {"dialect": "mysql"}).encode())
+    assert [found.addresses[owner] for owner in found.owners] == ["h:0", "h:1", "h:0"]
+    assert sorted(found.addresses) == ["h:0", "h:1"]
+    await batch.catalog
 
 
 def test_a_batch_never_mixes_rows_that_are_here_with_rows_that_are_on_a_pump() -> None:
