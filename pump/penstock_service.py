@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
     from pump.service.pull_binlogs import Pulls
+    from pump.store.stream import Pulled
 
 log = logging.getLogger(__name__)
 
@@ -164,34 +165,50 @@ class PenstockService:
 
     async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         request = await parsed(context, pb.PullRequest, data)
+        metadata = Metadata() if request.metadata_only else None
+        pieces = request.pieces
         try:
             self._admission.check_cluster(request.cluster_id, context.peer)
             name = request.drainer_id or context.peer()
-            batches = self._pulls.batches(name, request.after_ts, request.batch_bytes_max)
+            batches = self._pulls.batches(
+                name, request.after_ts, request.batch_bytes_max, pauses=request.metadata_only
+            )
             async with aclosing(batches):
                 async for pulled in batches:
-                    if pulled.large is not None and not request.pieces:
-                        payload = await self._pulls.whole(pulled.large)
-                        yield encode_pull_batch([pulled.large.commit_ts], [payload], [b""])
-                    elif pulled.large is not None:
-                        large, offset = pulled.large, 0
-                        async for chunk in self._pulls.chunks(large):
-                            yield encode_pull_piece(
-                                large.commit_ts, large.size_bytes, offset, chunk
-                            )
-                            offset += len(chunk)
-                    elif request.pieces and any(
-                        len(prewrite) + len(end) > self.whole_bytes_max
-                        for prewrite, end in zip(pulled.prewrites, pulled.outcomes, strict=True)
-                    ):
-                        for message in self._cut(pulled.commit_ts, pulled.payloads):
+                    if metadata is not None and not self._is_cut(pulled, pieces):
+                        metadata.add(pulled)
+                        if metadata.size_bytes < METADATA_BYTES and pulled.commit_ts:
+                            continue
+                    if metadata:
+                        yield metadata.taken()
+                    if metadata is None or self._is_cut(pulled, pieces):
+                        async for message in self._messages(pulled, pieces):
                             yield message
-                    elif request.metadata_only:
-                        yield encode_metadata(pulled.commit_ts, pulled.payloads)
-                    else:
-                        yield encode_pull_batch(pulled.commit_ts, pulled.prewrites, pulled.outcomes)
         except (PenstockError, OSError) as error:
+            if metadata:
+                yield metadata.taken()
             await abort(context, error)
+
+    def _is_cut(self, pulled: Pulled, pieces: bool) -> bool:
+        """Return whether one of the binlogs is sent in pieces."""
+        pairs = zip(pulled.prewrites, pulled.outcomes, strict=True)
+        return pulled.large is not None or (
+            pieces and any(len(one) + len(end) > self.whole_bytes_max for one, end in pairs)
+        )
+
+    async def _messages(self, pulled: Pulled, pieces: bool) -> AsyncIterator[bytes]:
+        large, offset = pulled.large, 0
+        if large is not None and pieces:
+            async for chunk in self._pulls.chunks(large):
+                yield encode_pull_piece(large.commit_ts, large.size_bytes, offset, chunk)
+                offset += len(chunk)
+        elif large is not None:
+            yield encode_pull_batch([large.commit_ts], [await self._pulls.whole(large)], [b""])
+        elif self._is_cut(pulled, pieces):
+            for message in self._cut(pulled.commit_ts, pulled.payloads):
+                yield message
+        else:
+            yield encode_pull_batch(pulled.commit_ts, pulled.prewrites, pulled.outcomes)
 
     async def fetch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         request = await parsed(context, pb.FetchRequest, data)
@@ -278,8 +295,13 @@ def _code(error: BaseException) -> int:
     return pb.Refusal.INVALID if isinstance(error, NeedsOperator) else pb.Refusal.RETRYABLE
 
 
-def encode_metadata(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> bytes:
-    """Return a serialized `PullBatch` with the metadata for a Drainer whose tasks fetch the rows.
+METADATA_BYTES = 64 << 10
+"""A message of metadata grows to this size before it is sent, unless the puller has all of it."""
+_METADATA_SIZE = 24
+
+
+class Metadata:
+    """The next `PullBatch` with metadata for a Drainer whose tasks fetch the rows.
 
         rows only                 its size and its start_ts
         rows passed on (origin)   the same, and the binlog without its row changes
@@ -288,9 +310,29 @@ def encode_metadata(commit_ts: Sequence[int], payloads: Sequence[bytes]) -> byte
     An invalid binlog is sent whole, and its reader reports the error. The payloads are read for
     this, because no index knows whether a Prewrite is a DDL.
     """
-    heads, sizes, start_ts = zip(*map(_metadata, payloads), strict=True)
-    batch = pb.PullBatch(payloads=heads, commit_ts=commit_ts, sizes=sizes, start_ts=start_ts)
-    return batch.SerializeToString()
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._batch = pb.PullBatch()
+
+    def __len__(self) -> int:
+        return len(self._batch.commit_ts)
+
+    def add(self, pulled: Pulled) -> None:
+        batch = self._batch
+        for commit_ts, payload in zip(pulled.commit_ts, pulled.payloads, strict=True):
+            head, size, start_ts = _metadata(payload)
+            batch.payloads.append(head)
+            batch.commit_ts.append(commit_ts)
+            batch.sizes.append(size)
+            batch.start_ts.append(start_ts)
+            self.size_bytes += len(head) + _METADATA_SIZE
+
+    def taken(self) -> bytes:
+        message = self._batch.SerializeToString()
+        self._batch.Clear()
+        self.size_bytes = 0
+        return message
 
 
 def _metadata(payload: bytes) -> tuple[bytes, int, int]:

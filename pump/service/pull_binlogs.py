@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from pump.store.record import PurgedRange
+from pump.store.stream import Pulled
 
 if TYPE_CHECKING:
-    from pump.store.storage import Pulled, Storage
+    from pump.store.storage import Storage
     from pump.store.stream import Large
 
 PULL_BATCH_BYTES = 1 << 20
@@ -91,8 +92,12 @@ class Pulls:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    async def batches(self, name: str, after_ts: int, bytes_max: int = 0) -> AsyncGenerator[Pulled]:
+    async def batches(
+        self, name: str, after_ts: int, bytes_max: int = 0, *, pauses: bool = False
+    ) -> AsyncGenerator[Pulled]:
         """Yield non-empty batches after `after_ts`, without end, until the Pump closes.
+
+        With `pauses`, an empty one comes before each wait for further binlogs.
 
         Raises `PurgedRange` when binlogs after `after_ts` are gone, `Corrupt` when
         the stored bytes are damaged.
@@ -108,6 +113,8 @@ class Pulls:
             while not self._closed:
                 moved = self._moved
                 if self._storage.max_commit_ts <= puller.after_ts:
+                    if pauses:
+                        yield Pulled([], [], [], puller.after_ts)
                     self.puller_waits.set()
                     await moved.wait()
                     continue

@@ -7,16 +7,19 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.codes import Code
+from penstock.errors import Corrupt
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType, Origin, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
+from pump import penstock_service
 from pump.store.record import PurgedRange, Record
 from tests.unit.pump.test_server import CLUSTER, Aborted, Call, Pump, commit, prewrite
 
 
-async def metadata_of(pump: Pump) -> Any:
+async def metadata_of(pump: Pump, **wanted: Any) -> Any:
     """Return the first message of a pull that wants no rows."""
-    request = penstock_pb2.PullRequest(cluster_id=CLUSTER, metadata_only=True)
+    request = penstock_pb2.PullRequest(cluster_id=CLUSTER, metadata_only=True, **wanted)
     stream = pump.batches.pull(request.SerializeToString(), Call())
     try:
         async for data in stream:
@@ -54,6 +57,65 @@ async def test_the_metadata_has_sizes_instead_of_rows_and_all_of_a_ddl_and_an_or
         assert decode_binlog(head).origin == origin
         assert decode_binlog(head).prewrite_value == b""
         assert batch.sizes[2] == len(encode_binlog(passed_on) + encode_binlog(commit(5, 6)))
+
+
+async def test_one_message_has_the_metadata_of_many_reads_and_all_of_it_before_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
+        for ts in range(1, 400, 2):
+            await pump.write_batches([[prewrite(ts, b"x" * 900), commit(ts, ts + 1)]])
+        assert len(await pump.pulled(200)) == 200
+        stamps = list(range(2, 401, 2))
+        batch = await metadata_of(pump, batch_bytes_max=5000)
+        assert batch.commit_ts == stamps
+        monkeypatch.setattr(penstock_service, "METADATA_BYTES", 1000)
+        some = await metadata_of(pump, batch_bytes_max=5000)
+        assert some.commit_ts == stamps[: len(some.commit_ts)]
+        assert 40 < len(some.commit_ts) < 60
+
+
+async def test_what_is_written_during_a_pull_is_sent_without_waiting_for_more(
+    tmp_path: Path,
+) -> None:
+    request = penstock_pb2.PullRequest(cluster_id=CLUSTER, metadata_only=True)
+    async with aclosing(Pump(tmp_path)) as pump:
+        await pump.write(prewrite(1))
+        await pump.write(commit(1, 2))
+        stream = pump.batches.pull(request.SerializeToString(), Call())
+        for ts in range(3, 40, 4):
+            batch = penstock_pb2.PullBatch.FromString(await anext(stream))
+            assert (list(batch.commit_ts), len(batch.sizes)) == ([ts - 1], 1)
+            rolled_back = Binlog(tp=BinlogType.ROLLBACK, start_ts=ts)
+            for binlog in (prewrite(ts), rolled_back, prewrite(ts + 2), commit(ts + 2, ts + 3)):
+                await pump.write(binlog)
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_metadata_that_was_read_before_a_damaged_place_is_sent_before_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(Pump(tmp_path)) as pump:
+        for ts in range(1, 40, 2):
+            await pump.write_batches([[prewrite(ts, b"x" * 900), commit(ts, ts + 1)]])
+        assert len(await pump.pulled(20)) == 20
+        read = pump.storage.pull
+
+        def damaged(after_ts: int, **limits: int) -> Any:
+            if after_ts >= 20:
+                raise Corrupt("segment", 7, "damaged", Code.SEGMENT_DAMAGED)
+            return read(after_ts, **limits)
+
+        monkeypatch.setattr(pump.storage, "pull", damaged)
+        request = penstock_pb2.PullRequest(
+            cluster_id=CLUSTER, metadata_only=True, batch_bytes_max=2000
+        )
+        stream = pump.batches.pull(request.SerializeToString(), Call())
+        batch = penstock_pb2.PullBatch.FromString(await anext(stream))
+        assert batch.commit_ts == list(range(2, 2 + 2 * len(batch.commit_ts), 2))
+        assert batch.commit_ts[-1] >= 20
+        with pytest.raises(Aborted, match="damaged"):
+            await anext(stream)
 
 
 async def test_exactly_what_is_asked_for_is_fetched_in_as_many_messages_as_it_takes(
