@@ -3,15 +3,16 @@
     Pumps ×3 ──> executors of two workers ──> MariaDB
          └──> Drainer (metadata) ──┘
 
-The backlog is 50,000 inserted rows of 400 bytes, in which Spark starts and warms up, and then
-100,000 updates in transactions of five, which are measured. The baseline is the same Drainer on the
-same cluster with `payloads = driver`, into the same MariaDB, which is emptied between the two.
+Spark starts and warms up with 50,000 inserted rows of 400 bytes. The Drainer's process is then
+halted until the backlog is written, so that it receives all of it within the measured time: 200,000
+updates in transactions of five. The baseline is the same Drainer on the same cluster with
+`payloads = driver`, into the same MariaDB, which is emptied between the two.
 """
 
 import contextlib
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from tests.bench.lag import checkpoint_ts
 from tests.bench.rig import Figure
 from tests.kit.servers.fix_mariadb import drop_user_databases
 
-KEYS, CHANGES, CHANGES_PER_TRANSACTION = 50_000, 100_000, 5
+KEYS, CHANGES, CHANGES_PER_TRANSACTION = 50_000, 200_000, 5
 WRITERS = 16
 STALL_S_MAX = 300.0
 LOOK_EVERY_S = 0.02
@@ -43,14 +44,14 @@ def measure(home: Path) -> Iterator[Figure]:
         cluster = Cluster(home, sink="mysql", with_drainer=False, drainer_options=options)
         with cluster, PumpClient.connect(cluster.etcd.url) as client:
             assert cluster.mariadb is not None
-            warm_ts, commits = backlog(client)
+            backlog = Backlog(client)
             found = {}
             for way in ("executors", "driver"):
                 drop_user_databases(cluster.mariadb)
                 drainer = cluster.another_drainer(f"drainer-{way}")
                 drainer.command += ["--spark-payloads", way]
                 try:
-                    found[way] = applied(cluster, drainer.start(), spark, warm_ts, commits)
+                    found[way] = applied(cluster, drainer.start(), spark, backlog)
                 finally:
                     drainer.stop()
     (rate, cpu_us), (driver_rate, driver_cpu_us) = found["executors"], found["driver"]
@@ -64,50 +65,64 @@ def measure(home: Path) -> Iterator[Figure]:
     yield Figure("spark.cluster.cpu", cpu_us["drainer"], "us/row", driver_cpu_us["drainer"])
 
 
-def backlog(client: PumpClient) -> tuple[int, list[int]]:
-    """Write all; return the last commit_ts of the warm-up, and those of the changes in order."""
-    client.execute_ddl("CREATE DATABASE bench")
-    client.execute_ddl(_DDL, schema="bench")
+class Backlog:
+    """Writers with disjoint keys, and the commit_ts of their last transaction."""
 
-    def work(number: int) -> tuple[int, list[int]]:
-        dice = random.Random(number)
+    def __init__(self, client: PumpClient) -> None:
+        """Create the table and insert the rows."""
+        self.last_ts = 0
+        self._client = client
+        self._rows: dict[int, Row] = {k: (k, k % 1000, 0, f"{_PAD}{k:>40}") for k in range(KEYS)}
+        client.execute_ddl("CREATE DATABASE bench")
+        client.execute_ddl(_DDL, schema="bench")
+        self._write(self._insert)
+
+    def update(self) -> None:
+        self._write(self._update)
+
+    def _write(self, work: Callable[[int], int]) -> None:
+        with ThreadPoolExecutor(WRITERS) as pool:
+            self.last_ts = max(pool.map(work, range(WRITERS)))
+
+    def _insert(self, number: int) -> int:
         keys = range(number, KEYS, WRITERS)
-        rows: dict[int, Row] = {key: (key, key % 1000, 0, f"{_PAD}{key:>40}") for key in keys}
         for first in range(0, len(keys), 250):
-            with client.begin("bench") as txn:
+            with self._client.begin("bench") as txn:
                 for key in keys[first : first + 250]:
-                    txn.insert("t", rows[key])
-        warm_ts, commits = txn.commit_ts, []
-        for _ in range(CHANGES // CHANGES_PER_TRANSACTION // WRITERS):
-            with client.begin("bench") as txn:
-                for key in dice.sample(keys, CHANGES_PER_TRANSACTION):
-                    before = rows[key]
-                    rows[key] = (key, dice.randrange(1000), before[2] + 1, before[3])
-                    txn.update("t", before, rows[key])
-            assert txn.commit_ts is not None
-            commits.append(txn.commit_ts)
-        assert warm_ts is not None
-        return warm_ts, commits
+                    txn.insert("t", self._rows[key])
+        return txn.commit_ts or 0
 
-    with ThreadPoolExecutor(WRITERS) as pool:
-        written = list(pool.map(work, range(WRITERS)))
-    return max(ts for ts, _ in written), sorted(ts for _, some in written for ts in some)
+    def _update(self, number: int) -> int:
+        dice = random.Random(f"{number} {self.last_ts}")
+        keys = range(number, KEYS, WRITERS)
+        for _ in range(CHANGES // CHANGES_PER_TRANSACTION // WRITERS):
+            with self._client.begin("bench") as txn:
+                for key in dice.sample(keys, CHANGES_PER_TRANSACTION):
+                    before = self._rows[key]
+                    self._rows[key] = (key, dice.randrange(1000), before[2] + 1, before[3])
+                    txn.update("t", before, self._rows[key])
+        return txn.commit_ts or 0
 
 
 def applied(
-    cluster: Cluster, drainer: ServerProcess, spark: SparkCluster, warm_ts: int, commits: list[int]
+    cluster: Cluster, drainer: ServerProcess, spark: SparkCluster, backlog: Backlog
 ) -> tuple[float, dict[str, float]]:
-    """Wait for all changes; return the rate after the warm-up, and the CPU of each part."""
-    reached = _reached(cluster, drainer, warm_ts)
-    begun_s, before_s = time.monotonic(), _cpu_s(cluster, drainer, spark)
-    _reached(cluster, drainer, commits[-1])
+    """Return the rate at which a backlog is applied after the warm-up, and the CPU of each part."""
+    _reached(cluster, drainer, backlog.last_ts)
+    process = psutil.Process(drainer.pid)
+    process.suspend()
+    try:
+        backlog.update()
+        begun_s, before_s = time.monotonic(), _cpu_s(cluster, drainer, spark)
+    finally:
+        process.resume()
+    _reached(cluster, drainer, backlog.last_ts)
     seconds, after_s = time.monotonic() - begun_s, _cpu_s(cluster, drainer, spark)
-    changes = CHANGES_PER_TRANSACTION * sum(ts > reached for ts in commits)
     used = {part: after_s[part] - before_s[part] for part in after_s}
-    return changes / seconds, {part: round(cpu / changes * 1e6, 2) for part, cpu in used.items()}
+    return CHANGES / seconds, {part: round(cpu / CHANGES * 1e6, 2) for part, cpu in used.items()}
 
 
-def _reached(cluster: Cluster, drainer: ServerProcess, commit_ts: int) -> int:
+def _reached(cluster: Cluster, drainer: ServerProcess, commit_ts: int) -> None:
     assert cluster.mariadb is not None
     deadline_s = time.monotonic() + STALL_S_MAX
     with cluster.mariadb.connect() as connection, connection.cursor() as cursor:
@@ -117,7 +132,7 @@ def _reached(cluster: Cluster, drainer: ServerProcess, commit_ts: int) -> int:
             with contextlib.suppress(pymysql.err.ProgrammingError):
                 reached = checkpoint_ts(cursor)
             if reached >= commit_ts:
-                return reached
+                return
             assert drainer.is_running, drainer.log_tail()
             assert time.monotonic() < deadline_s, drainer.log_tail()
             time.sleep(LOOK_EVERY_S)
