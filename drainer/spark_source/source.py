@@ -7,6 +7,9 @@ the first question.
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -90,6 +93,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _plan(self) -> SourcePlan:
         if self._made is None:
+            _stop_at_sigterm()
             self._made = SourcePlan(self._options, _columns(self._schema))
         return self._made
 
@@ -117,6 +121,13 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._made is not None:
             self._made.close()
+
+
+def _stop_at_sigterm() -> None:
+    """Let Spark's SIGTERM, which ends the process of a stopped query, call `stop` first."""
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_default and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 
 
 def _columns(schema: StructType) -> pa.Schema:

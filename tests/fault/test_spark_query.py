@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 
+from deploy.examples.lake_query import append_once
 from pumpclient import Options, PumpClient
 from tests.integration.test_spark_source import put, shop
 from tests.integration.test_spark_stream import MakeQuery, make_query
@@ -26,18 +27,6 @@ QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
 WAIT_S = 120.0
 
 
-def append_once(lake: str, rows: Any, number: int) -> None:
-    """Append a micro-batch, unless the table has it already."""
-    if DeltaTable.is_deltatable(lake):
-        last = DeltaTable(lake).transaction_version("query")
-        if last is not None and last >= number:
-            return
-    properties = CommitProperties(app_transactions=[Transaction("query", number)])
-    write_deltalake(
-        lake, rows.toArrow(), mode="append", schema_mode="merge", commit_properties=properties
-    )
-
-
 class Sinks:
     """A Delta table and a database that a query writes; it may end after it wrote one or both."""
 
@@ -49,7 +38,7 @@ class Sinks:
         self.ends_after = ""
 
     def take(self, rows: Any, number: int) -> None:
-        append_once(self.lake, rows, number)
+        append_once(self.lake, "query", rows, number)
         self._end("lake")
         lines = [(row["_commit_ts"], row["_seq"], row["id"]) for row in rows.collect()]
         with self._database as database:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
+from deploy.examples import lake_query
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from pumpclient import PumpClient
 from tests.integration.test_spark_source import put, shop
@@ -57,15 +60,20 @@ class Query:
     def run(self) -> list[list[tuple[Any, ...]]]:
         """Read what is available, and return the micro-batches of this run."""
         self.batches = []
-        for _ in range(STARTS_MAX):
-            query = self.begin(availableNow=True)
-            try:
-                assert query.awaitTermination(WAIT_S), query.lastProgress
-                break
-            except StreamingQueryException as error:
-                if "Python worker failed to connect back" not in str(error):
-                    raise
+        run_to_its_end(self.begin)
         return self.batches
+
+
+def run_to_its_end(begin: Callable[..., Any]) -> None:
+    """Begin a query over what is available until Spark starts it, and wait for its end."""
+    for _ in range(STARTS_MAX):
+        query = begin(availableNow=True)
+        try:
+            assert query.awaitTermination(WAIT_S), query.lastProgress
+            return
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" not in str(error):
+                raise
 
 
 MakeQuery = Callable[..., Query]
@@ -126,7 +134,7 @@ def test_a_ddl_ends_a_micro_batch_and_a_restart_goes_on_with_the_new_columns(
 
 
 def test_a_named_query_shows_as_a_reader_and_acknowledges_what_it_has_processed(
-    make_query: MakeQuery, etcd: Any, shop: PumpClient
+    make_query: MakeQuery, etcd: Any, shop: PumpClient, tmp_path: Path
 ) -> None:
     registry = Registry(etcd)
     query = make_query(name="spark-goods")
@@ -139,10 +147,35 @@ def test_a_named_query_shows_as_a_reader_and_acknowledges_what_it_has_processed(
     eventually(lambda: len(query.batches) == 1, within_s=WAIT_S)
     assert listed().state is NodeState.READING
     last_ts = put(shop, 2)
-    eventually(lambda: len(query.batches) == 2, within_s=WAIT_S)
+    second = tmp_path / "checkpoint" / "commits" / "1"
+    eventually(second.exists, within_s=WAIT_S)  # Otherwise a new start repeats the micro-batch.
     eventually(lambda: listed().max_commit_ts >= first_ts, within_s=WAIT_S)
     assert listed().max_commit_ts <= last_ts
     running.stop()
+    eventually(lambda: listed().state is NodeState.PAUSED, within_s=WAIT_S)
     assert listed().max_commit_ts >= first_ts
     put(shop, 3)
     assert query.run() == [[(3, "nut", "insert")]]
+
+
+def test_the_example_appends_each_change_once_also_after_a_repetition_and_on_a_new_checkpoint(
+    spark_session: Any, etcd_url: str, shop: PumpClient, tmp_path: Path
+) -> None:
+    lake = str(tmp_path / "goods")
+    begin = partial(lake_query.start, spark_session, "shop.goods", lake, etcd_url)
+    committed = tmp_path / "goods.checkpoint" / "commits"
+
+    def ids() -> list[int]:
+        return sorted(DeltaTable(lake).to_pyarrow_table()["id"].to_pylist())
+
+    for number in range(2):
+        put(shop, number)
+        run_to_its_end(begin)
+    assert ids() == [0, 1]
+    for each in (committed / "1", committed / ".1.crc"):
+        each.unlink()  # As after a kill between the commit of the table and that of the offset.
+    run_to_its_end(begin)
+    assert ids() == [0, 1]
+    rows = spark_session.createDataFrame([(7,)], "id INT")
+    lake_query.append_once(lake, "another checkpoint", rows, 0)
+    assert ids() == [0, 1, 7]
