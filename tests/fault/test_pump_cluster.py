@@ -15,13 +15,13 @@ from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock.wire.codec import decode_binlog, encode_binlog
+from penstock.wire.codec import encode_binlog
 from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually, present
-from tests.kit.workloads.ledger import pull_until
+from tests.kit.workloads.ledger import committed, pull_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.alone]
 
@@ -46,10 +46,6 @@ def prewrite(start_ts: int) -> Binlog:
 
 def commit(start_ts: int, commit_ts: int) -> Binlog:
     return Binlog(tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts)
-
-
-def committed(found: list[tuple[int, bytes]]) -> list[int]:
-    return [commit_ts for commit_ts, payload in found if not decode_binlog(payload).is_fake]
 
 
 @pytest.mark.fault(

@@ -8,7 +8,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -196,3 +196,8 @@ def pull_until(
         if commit_ts >= until_ts:
             break
     return found
+
+
+def committed(found: Iterable[tuple[int, bytes]]) -> list[int]:
+    """Return the commit_ts of transactions, without fake binlogs and watermarks."""
+    return [commit_ts for commit_ts, payload in found if not decode_binlog(payload).is_fake]

@@ -14,6 +14,7 @@ from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.schema.model import TableInfo
+from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load import loader
 from pumpclient.mysql.load.loader import Brake, LoadOptions, LoadProgress, _Attempt
 from pumpclient.mysql.load.state import LoadState, read_state, write_state
@@ -33,7 +34,7 @@ from pumpclient.mysql.source.first_checkpoint import _elsewhere
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.transactions import CatchUp
 from pumpclient.mysql.translate.ddl_pieces import Translator
-from pumpclient.mysql.translate.statement_text import Dialect, Flavor
+from pumpclient.mysql.translate.statement_text import Dialect
 from tests.unit.penstock.ddl_session import DdlSession
 
 small = st.integers(0, 4)
@@ -375,7 +376,7 @@ def test_a_table_that_is_gone_when_all_are_loaded_again_stays_downstream_and_is_
 
 def test_a_load_reads_the_catalog_once_to_look_for_all_its_targets() -> None:
     session = DdlSession("CREATE TABLE t (a INT)", "CREATE VIEW v AS SELECT a FROM t")
-    reads = []
+    reads: list[int] = []
 
     def catalog() -> Catalog:
         reads.append(len(reads))
