@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from penstock.cluster.etcd import EtcdClient
+from penstock.cluster.fence import WriterFence
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry, parse_labels
 from penstock.http2.grpc_front import GrpcFront
@@ -34,6 +35,7 @@ from pump.replication.replication import Replication
 from pump.replication.scrubbing import Scrubbed, Scrubbing, copy_of, own_log
 from pump.replication.shipping import Shipping
 from pump.service.admission import Admission
+from pump.service.decided_writes import DecidedWrites
 from pump.service.group_commit import INLINE_BELOW_S, GroupCommit
 from pump.service.grpc_server import Entrance, add_service
 from pump.service.large_transactions import LargeWrites
@@ -77,9 +79,11 @@ def build(
         tls=tls,
         holds_log=shipping is not None,
     )
+    admission = _admission(config, replication, storage, membership, clock, shipping, counters)
+    decided = _decided(etcd, identity, storage, group_commit, admission, clock, pulls)
     resolver = _resolver(config, clock, History(etcd), pd_tls)
     components = Components(
-        *(config, counters, storage, oracle, clock, pulls, group_commit, membership),
+        *(config, counters, storage, oracle, clock, pulls, group_commit, decided, membership),
         fake_binlogs=FakeBinlogs(
             *(storage, group_commit, pulls, clock.next_ts),
             confirm=None if shipping is None else shipping.confirm,
@@ -98,8 +102,46 @@ def build(
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
     operator = _operator(components, identity.node_id, entrance.pages, replication)
-    _add_services(components, operator, replication.peers.cluster_id, entrance.server)
+    _add_services(components, operator, admission, entrance.server)
     return components, operator
+
+
+def _admission(
+    config: PumpConfig,
+    replication: Replication,
+    storage: Storage,
+    membership: Membership,
+    clock: ClusterClock,
+    shipping: Shipping | None,
+    counters: Counters,
+) -> Admission:
+    return Admission(
+        cluster_id=replication.peers.cluster_id,
+        state=lambda: membership.state,
+        check_space=storage.check_space,
+        horizon=clock,
+        copies=shipping,
+        payload_bytes_max=config.max_message_bytes,
+        outboxes={name for name, _ in map(split, config.resolver.url)},
+        counters=counters,
+    )
+
+
+def _decided(
+    etcd: EtcdClient,
+    identity: Identity,
+    storage: Storage,
+    group_commit: GroupCommit,
+    admission: Admission,
+    clock: ClusterClock,
+    pulls: Pulls,
+) -> DecidedWrites:
+    return DecidedWrites(
+        *(storage, group_commit, admission),
+        oracle=clock.oracle,
+        open_fence=lambda: WriterFence(etcd, identity.node_id),
+        on_released=pulls.wake,
+    )
 
 
 def _score(config: PumpConfig, storage: Storage, group_commit: GroupCommit) -> int:
@@ -157,19 +199,11 @@ def _scrubbing(config: PumpConfig, storage: Storage, replication: Replication) -
     )
 
 
-def _add_services(components: Components, operator: Operator, cluster_id: int, server: Any) -> None:
+def _add_services(
+    components: Components, operator: Operator, admission: Admission, server: Any
+) -> None:
     config, counters = components.config, components.counters
     storage, group_commit, pulls = components.storage, components.group_commit, components.pulls
-    admission = Admission(
-        cluster_id=cluster_id,
-        state=lambda: components.membership.state,
-        check_space=storage.check_space,
-        horizon=components.clock,
-        copies=components.copies,
-        payload_bytes_max=config.max_message_bytes,
-        outboxes={name for name, _ in map(split, config.resolver.url)},
-        counters=counters,
-    )
     large = LargeWrites(
         storage, group_commit, admission, bytes_max=config.transaction_bytes_max, counters=counters
     )
@@ -178,7 +212,7 @@ def _add_services(components: Components, operator: Operator, cluster_id: int, s
     if (front := components.front) is not None:  # grpcio has no fast path.
         fast_writes = FastWrites(group_commit, admission, counters, flush=front.flush)
         front.add_fast_unary(f"/{TIDB_SERVICE}/{WRITE_METHOD}", fast_writes.handle)
-    penstock = PenstockService(group_commit, large, pulls, admission, operator)
+    penstock = PenstockService(group_commit, large, components.decided, pulls, admission, operator)
     add_service(server, "penstock.Pump", penstock.methods())
     if components.oracle is not None:
         components.oracle.add_to_server(server)

@@ -20,6 +20,7 @@ from pump.counters import Counters
 from pump.replication.replicas import KeptReplica, Replicas
 from pump.replication.scrubbing import Scrubbing, ScrubFacts
 from pump.replication.shipping import ReplicationFacts, Shipping
+from pump.service.decided_writes import DecidedWrites
 from pump.service.group_commit import GroupCommit
 from pump.service.pull_binlogs import Pulls
 from pump.store.storage import Storage
@@ -72,6 +73,7 @@ class Components:
     clock: ClusterClock
     pulls: Pulls
     group_commit: GroupCommit
+    decided: DecidedWrites
     membership: Membership
     fake_binlogs: FakeBinlogs
     resolver: Resolver

@@ -369,6 +369,7 @@ class _Node:
             await self._oracle.stop()
         await self._components.resolver.close()
         await self._components.clock.close()
+        await self._components.decided.close()
         self._components.pulls.close()
         await self._entrance.server.stop(SERVER_GRACE_S)
         await self._end_groups()

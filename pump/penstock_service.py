@@ -26,12 +26,14 @@ from penstock.pb import penstock_pb2 as pb
 from penstock.wire.batch import decode_write_batch, encode_pull_batch, encode_pull_piece
 from penstock.wire.binlog import BinlogType
 from pump.service.admission import Refused, invalid, undecodable
+from pump.service.decided_writes import SchemaChanged
 from pump.service.grpc_server import abort, parsed
 from pump.store.record import OutOfSpace
 
 if TYPE_CHECKING:
     from pump.operator import Operator
     from pump.service.admission import Admission
+    from pump.service.decided_writes import DecidedWrites
     from pump.service.group_commit import GroupCommit, Refusals
     from pump.service.large_transactions import LargeWrites
     from pump.service.pull_binlogs import Pulls
@@ -60,12 +62,14 @@ class PenstockService:
         self,
         group_commit: GroupCommit,
         large: LargeWrites,
+        decided: DecidedWrites,
         pulls: Pulls,
         admission: Admission,
         operator: Operator,
     ) -> None:
         self._group_commit = group_commit
         self._large = large
+        self._decided = decided
         self._pulls = pulls
         self._admission = admission
         self._operator = operator
@@ -77,6 +81,7 @@ class PenstockService:
         return {
             "Write": grpc.stream_stream_rpc_method_handler(self.write),
             "WriteLarge": grpc.stream_unary_rpc_method_handler(self.write_large),
+            "WriteDecided": grpc.unary_unary_rpc_method_handler(self.write_decided),
             "Pull": grpc.unary_stream_rpc_method_handler(self.pull),
             "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch),
             "Advance": grpc.unary_unary_rpc_method_handler(self.advance),
@@ -162,6 +167,18 @@ class PenstockService:
         except (PenstockError, OSError) as error:
             ack.refusals.append(_refusal(0, error))
         return ack.SerializeToString()
+
+    async def write_decided(self, data: bytes, context: Any) -> bytes:
+        """Answer with the commit_ts once all transactions are durable, or with the reason."""
+        batch, reply = await parsed(context, pb.DecidedBatch, data), pb.DecidedReply()
+        try:
+            self._admission.check_cluster(batch.cluster_id, context.peer)
+            if batch.payloads:
+                written = await self._decided.write(batch.schema_version, batch.payloads)
+                reply.commit_ts.extend(written)
+        except (PenstockError, OSError) as error:
+            reply.refusal.CopyFrom(_refusal(0, error))
+        return reply.SerializeToString()
 
     async def pull(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
         request = await parsed(context, pb.PullRequest, data)
@@ -288,6 +305,8 @@ def _refusal(index: int, error: BaseException) -> pb.Refusal:
 def _code(error: BaseException) -> int:
     if isinstance(error, Refused):
         return error.refusal
+    if isinstance(error, SchemaChanged):
+        return pb.Refusal.SCHEMA_CHANGED
     if isinstance(error, OutOfSpace):
         return pb.Refusal.RESOURCE_EXHAUSTED
     if isinstance(error, Retryable):

@@ -26,6 +26,7 @@ class Reason(Enum):
     CERTIFICATE = "a certificate is refused"  # Try another Pump, never this one for this binlog.
     INVALID = "the Pump refuses the binlog"  # No Pump will accept it.
     TOO_OLD = "the Pump cannot take it"  # Try another Pump, never this one for this binlog.
+    SCHEMA_CHANGED = "the rows are of an older schema"  # Encode them again, then repeat.
     CLUSTER_MISMATCH = "the Pump is of another cluster"
 
 

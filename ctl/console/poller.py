@@ -264,14 +264,17 @@ def listing_of(client: EtcdClient) -> Listing:
             problems.append(str(error))
             return ()
 
+    pumps = read(lambda: registry.list(NodeKind.PUMP))
     drainers = read(lambda: registry.list(NodeKind.DRAINER))
+    # A Pump is at the fence for the sources whose decided transactions it stores.
+    own_ids = {pump.node_id for pump in pumps}
     return Listing(
-        pumps=read(lambda: registry.list(NodeKind.PUMP)),
+        pumps=pumps,
         drainers=drainers,
         standbys=read(lambda: standbys(client)),
         gaps=read(lambda: [gap for each in drainers for gap in registry.gaps(each.node_id)]),
         stops=read(lambda: stops(client)),
-        writers=writers(client),
+        writers=[each for each in writers(client) if each not in own_ids],
         sources=source_entries(read_prefix(client, SOURCES)[0]),
         problems=problems,
     )

@@ -29,6 +29,12 @@ Why nothing at or below a watermark T can still enter the stream:
   or of a dead writer, limits the watermark to its floor (`pump/store/transactions.py`). This is the
   argument of a fake binlog, and needs of the oracle what that needs: a timestamp that is handed out
   later is larger, whichever Pump or PD leads it and whatever its clock says.
+* *Decided transactions.* A Pump asks for their commit_ts before their Prewrites are in its log, but
+  after it has held its stream. If one is below T, it was asked for before T was handed out, so its
+  hold was in the sorter by then. The hold limits a watermark as an open Prewrite does, until the
+  group is in the log, or has failed and is in no log. Its floor is the largest timestamp that the
+  sorter had, of the log or a watermark. All of these were handed out before the hold, so none of
+  the group's commit_ts is refused; nothing above the floor was shown, so none comes late.
 * *Groups.* A group that is in the log but not in the index would enter the stream below T. The
   watermark is therefore published between two groups, behind all that was queued before.
 * *Another primary.* Of a log with copies, another Pump may have acknowledged a Prewrite before T
@@ -87,7 +93,7 @@ class ClusterClock:
     def __init__(
         self, oracle: Oracle, *, monotonic_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._oracle = oracle
+        self.oracle = oracle
         self._monotonic_s = monotonic_s
         self._thread = ThreadPoolExecutor(1, "pump-oracle")
         self._last_ts = 0
@@ -109,7 +115,7 @@ class ClusterClock:
         """
         loop = asyncio.get_running_loop()
         try:
-            ts = await loop.run_in_executor(self._thread, self._oracle.get_ts)
+            ts = await loop.run_in_executor(self._thread, self.oracle.get_ts)
         except NeedsOperator as error:
             if not self.is_set:
                 raise
@@ -144,7 +150,7 @@ class ClusterClock:
         return self._last_ts + (elapsed_ms << LOGICAL_BITS)
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._oracle.close)
+        await asyncio.to_thread(self.oracle.close)
         self._thread.shutdown(wait=False)
 
 

@@ -21,6 +21,10 @@ a writer that died among slow writers delays the stream by so much.
 The age of a Prewrite is measured by this Pump's monotonic clock, and starts from zero when the Pump
 starts. The cluster's time may jump, and must not make a transaction old.
 
+A decided transaction is in one group with its Commit (`pump/service/decided_writes.py`). Its
+Prewrite alone is the remainder of a group that a crash cut off and no one has seen acknowledged. It
+names its commit_ts, which no other Prewrite does, and is rolled back immediately.
+
 One answer cannot be written as it is: COMMITTED at or below the end of this Pump's stream when the
 Prewrite arrived (its floor, see `store/transactions.py`). A writer asks for its commit_ts after
 some Pump acknowledged the Prewrite. If that Pump had been this one, it would have had the Prewrite
@@ -108,6 +112,8 @@ class Question:
     waited_s: float = ASK_AFTER_S
     size_bytes: int = 0
     """The size of the Prewrite; for chunks, of the part before its row changes."""
+    is_torn: bool = False
+    """True for a decided transaction of which a crash has left only the Prewrite."""
 
 
 class Resolver(Protocol):
@@ -315,7 +321,10 @@ class Resolving:
                 case.about = await asyncio.to_thread(_question, unmatched)
             about = case.about
             self.asked += 1
-            resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
+            if about.is_torn:
+                resolution = ROLLED_BACK
+            else:
+                resolution = await self._resolver.resolve(replace(about, waited_s=waited_s))
             if resolution.outcome is not Outcome.UNKNOWN:
                 case.resolved = True
                 await self._write(unmatched, resolution, about.ddl_job_id)
@@ -357,4 +366,5 @@ def _question(unmatched: Unmatched) -> Question:
     payload = unmatched.payload_reader()
     prewrite = decode_binlog(payload)
     key, job_id = prewrite.prewrite_key, prewrite.ddl_job_id
-    return Question(unmatched.start_ts, key, job_id, size_bytes=len(payload))
+    is_torn = prewrite.commit_ts > 0 and prewrite.origin is not None
+    return Question(unmatched.start_ts, key, job_id, size_bytes=len(payload), is_torn=is_torn)

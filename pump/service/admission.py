@@ -39,6 +39,9 @@ _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 _TYPES = tuple(BinlogType)  # By number; cheaper than calling the enum for every binlog.
 assert [int(tp) for tp in _TYPES] == [0, 1, 2]
 
+PREWRITE_HEAD: Final = b"\x08\0\x10\0\x18\0"
+"""How a Prewrite without timestamps begins: tp, start_ts, commit_ts."""
+
 _OUTBOX: Final = b"outbox/"
 _COMMON_BYTES = 64 << 10
 """Above, protobuf would copy more than `peek_binlog` costs."""
@@ -169,6 +172,24 @@ class Admission:
             self._counters.refuse(refused)
             raise
 
+    def check_decided(self, payload: bytes) -> None:
+        """Raise `Refused` unless a decided transaction's Prewrite may be accepted now."""
+        try:
+            self._check_online()
+            self._check_size(len(payload))
+            try:
+                binlog = _parsed(payload)
+            except DecodeError as error:
+                raise invalid(f"undecodable binlog of {len(payload)} bytes: {error}") from error
+            has_stamps = binlog.tp != _PREWRITE or binlog.start_ts or binlog.commit_ts
+            if has_stamps or not payload.startswith(PREWRITE_HEAD):
+                raise invalid("a decided transaction is a Prewrite with two timestamps of zero")
+            if not binlog.HasField("origin") or binlog.prewrite_key or binlog.ddl_job_id:
+                raise invalid("a decided transaction has an origin, no key and no DDL")
+        except PenstockError as error:
+            self._counters.refuse(error)
+            raise
+
     def admit_request(self, data: bytes, call: Any) -> Record | None:
         """Admit a whole `WriteBinlogReq` as `admit` does, after a check of its cluster.
 
@@ -214,15 +235,7 @@ class Admission:
             raise
 
     def _record(self, payload: bytes) -> Record | None:
-        if len(payload) > self._payload_bytes_max:
-            raise Refused(
-                _Code.INVALID,
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"binlog of {len(payload)} bytes is larger than this Pump's limit of"
-                f" {self._payload_bytes_max} (raise max-message-bytes on all Pumps and Drainers,"
-                " or write smaller transactions)",
-                code=Code.BINLOG_TOO_LARGE,
-            )
+        self._check_size(len(payload))
         try:
             tp, start_ts, commit_ts, prewrite_key = peek_binlog(payload)
         except DecodeError as error:
@@ -241,6 +254,17 @@ class Admission:
         self._check_ahead(max(start_ts, commit_ts))
         job_id = _parsed(payload).ddl_job_id if tp == _COMMIT else 0
         return Record(_TYPES[tp], start_ts, commit_ts, payload, ddl_job_id=job_id)
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes > self._payload_bytes_max:
+            raise Refused(
+                _Code.INVALID,
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"binlog of {size_bytes} bytes is larger than this Pump's limit of"
+                f" {self._payload_bytes_max} (raise max-message-bytes on all Pumps and Drainers,"
+                " or write smaller transactions)",
+                code=Code.BINLOG_TOO_LARGE,
+            )
 
     def _check_ahead(self, ts: int) -> None:
         if self._horizon.is_ahead(ts):

@@ -114,6 +114,7 @@ from pump.store.record import (
 from pump.store.recovery import Progress, Replay, StorageConfig, lock_folder, recover
 from pump.store.space import IncomingTransaction, Reserve, carry_out
 from pump.store.stream import Pulled, Stream
+from pump.store.transactions import Hold
 
 __all__ = [
     "Appended",
@@ -328,6 +329,18 @@ class Storage:
             self._ledger.sorter.advance(ts)
             self._max_commit_ts = self._ledger.sorter.max_commit_ts
 
+    def hold(self) -> Hold:
+        """Keep the stream where it is, for decided transactions whose timestamps come next."""
+        with self._state_lock:
+            return self._ledger.sorter.hold()
+
+    def release(self, held: Hold) -> None:
+        """End a hold, unless the last Commit of its transactions has ended it."""
+        with self._state_lock:
+            self._ledger.sorter.release(held)
+            if self._groups == self._indexed_group:
+                self._max_commit_ts = self._ledger.sorter.max_commit_ts
+
     def index(self, appended: Appended) -> None:
         """Put appended records into the index and the stream; raise `Retryable` or `Corrupt`."""
         batch = self._index.batch()
@@ -341,9 +354,13 @@ class Storage:
             batch.newest_ddl(appended.newest_ddl)
         batch.write()
         _after_index()
-        self._indexed_group, self._indexed_head = appended.number, appended.head
-        self._indexed_ts = indexed_ts  # Before `max_commit_ts`, see `pull_watermark`.
-        self._max_commit_ts, self.newest_ddl = appended.max_commit_ts, appended.newest_ddl
+        with self._state_lock:
+            self._indexed_group, self._indexed_head = appended.number, appended.head
+            self._indexed_ts = indexed_ts  # Before `max_commit_ts`, see `pull_watermark`.
+            # A hold may have ended since the append; of a later append nothing may be shown.
+            is_last = self._groups == appended.number
+            shown_ts = self._ledger.sorter.max_commit_ts if is_last else appended.max_commit_ts
+            self._max_commit_ts, self.newest_ddl = shown_ts, appended.newest_ddl
         self._flusher.note(len(appended.entries), appended.size_bytes)
         if appended.checkpoint is not None:
             self._indexed_checkpoint = appended.checkpoint

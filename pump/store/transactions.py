@@ -42,6 +42,13 @@ Transactions that wait for an open one need no queue: memory grows with the open
 A watermark (`pump/cluster/clock.py`) counts like a commit_ts that has arrived, but no log has it: a
 replay does not find it, and a checkpoint has it only as the floor of open Prewrites.
 
+A decided transaction has its timestamps before its Prewrite is here. The Pump therefore holds the
+stream before it asks for them (`hold`), as a Prewrite that arrived then would: until the group is
+here, the stream is complete at most up to what had arrived by then, also if a watermark passes it.
+All of that was issued before, and is the floor of the group's Prewrites, instead of their own.
+Prewrite and Commit come in one group, and its last Commit ends the hold. A hold is in no log: after
+a restart the timestamps of transactions that are not in the log are never used.
+
 Invariants: `max_commit_ts` never goes down, and the ledger refuses a Commit unless it lies above
 its Prewrite's floor, so nothing enters the stream below it. No clock, no I/O.
 """
@@ -88,6 +95,14 @@ _new = tuple.__new__
 _PREWRITE, _COMMIT = int(BinlogType.PREWRITE), int(BinlogType.COMMIT)
 
 
+@dataclass(slots=True, eq=False)
+class Hold:
+    """Keeps the stream at `floor_ts` for decided transactions, until the last one's Commit."""
+
+    floor_ts: int
+    start_ts: range = range(0)
+
+
 class Sorter:
     """Receives records in the order of the log; `open` holds unmatched Prewrites by arrival."""
 
@@ -97,18 +112,35 @@ class Sorter:
         self.largest_ts = max_commit_ts
         """The largest commit_ts in the log."""
         self._watermark_ts = self._begun_ts = 0
+        self.holds: list[Hold] = []
 
     @property
     def max_commit_ts(self) -> int:
         """The commit_ts up to and including which nothing can be added to the stream."""
+        ts = max(self.largest_ts, self._watermark_ts)
         for oldest in self.open.values():
-            return oldest.floor_ts
-        return max(self.largest_ts, self._watermark_ts)
+            ts = oldest.floor_ts
+            break
+        return min(ts, self.holds[0].floor_ts) if self.holds else ts
 
     @property
     def floor_ts(self) -> int:
         """The floor of the next Prewrite."""
         return max(self.largest_ts, self._watermark_ts, self._begun_ts)
+
+    def hold(self) -> Hold:
+        """Keep the stream where it is; call it before the timestamps are asked for."""
+        held = Hold(self.floor_ts)
+        self.holds.append(held)
+        return held
+
+    def release(self, held: Hold) -> None:
+        if held in self.holds:
+            self.holds.remove(held)
+
+    def floor_of(self, start_ts: int, floor_ts: int) -> int:
+        """Return the floor of a Prewrite that arrives now, which others have at `floor_ts`."""
+        return next((h.floor_ts for h in self.holds if start_ts in h.start_ts), floor_ts)
 
     def push_prewrite(
         self, start_ts: int, position: Position, now_ms: int, first_segment: int = IN_ONE
@@ -121,6 +153,10 @@ class Sorter:
     def push_commit(self, start_ts: int, commit_ts: int) -> Open | None:
         if commit_ts > self.largest_ts:
             self.largest_ts = commit_ts
+        for held in self.holds:
+            if held.start_ts and held.start_ts[-1] == start_ts:
+                self.holds.remove(held)
+                break
         return self.open.pop(start_ts, None)
 
     def push_fake(self, ts: int) -> None:
@@ -261,7 +297,7 @@ class Ledger:
         elif (count := len(open_)) + len(prewrites) >= self.open_max:
             raise TooManyOpen(count, next(iter(open_), start_ts))
         else:
-            prewrites[start_ts] = (payload, group.largest_ts)
+            prewrites[start_ts] = (payload, self.sorter.floor_of(start_ts, group.largest_ts))
             return True
         if stored is None:
             return False

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _STATUS: Final = "/penstock.Pump/Status"
 _WRITE: Final = "/penstock.Pump/Write"
 _WRITE_LARGE: Final = "/penstock.Pump/WriteLarge"
+_WRITE_DECIDED: Final = "/penstock.Pump/WriteDecided"
 _WRITE_BINLOG: Final = "/binlog.Pump/WriteBinlog"
 _CALLS_AT_ONCE: Final = 64
 _UNARY_CALL_S: Final = 15.0
@@ -51,6 +52,7 @@ _REASONS: Final = {
     penstock_pb2.Refusal.RESOURCE_EXHAUSTED: Reason.NO_SPACE,
     penstock_pb2.Refusal.INVALID: Reason.INVALID,
     penstock_pb2.Refusal.CLUSTER_MISMATCH: Reason.CLUSTER_MISMATCH,
+    penstock_pb2.Refusal.SCHEMA_CHANGED: Reason.SCHEMA_CHANGED,
 }
 
 
@@ -216,6 +218,58 @@ class PumpWriter:
             else:
                 pending.finish(_failure_by_text(message) if message else None)
         return None
+
+
+class DecidedCalls:
+    """Calls with decided transactions on one connection, each read by the thread that makes it."""
+
+    def __init__(self, target: Target, options: Options) -> None:
+        self.target = target
+        self._options = options
+        self._channel: Channel | None = None
+
+    def write(
+        self, version: int, payloads: Sequence[bytes], timeout_s: float
+    ) -> Sequence[int] | Failure:
+        """Return the commit_ts once all are durable; after a `Failure` some may be."""
+        target, is_sent = self.target, False
+        try:
+            channel = self._connected()
+            if isinstance(channel, Failure):
+                return channel
+            request = penstock_pb2.DecidedBatch(
+                cluster_id=target.cluster_id, schema_version=version, payloads=payloads
+            ).SerializeToString()
+            is_sent = True
+            answer = unary(channel, _WRITE_DECIDED, request, timeout_s=timeout_s)
+        except grpc.RpcError as error:
+            self.close()
+            refusal = refusal_of(target.address, target.tls, error)
+            if refusal is not None:
+                return Failure(Reason.CERTIFICATE, str(refusal), is_sent)
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                problem = f"{target.node_id} has no method WriteDecided"
+                return Failure(Reason.TOO_OLD, problem, maybe_stored=False)
+            is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            return Failure(Reason.TIMED_OUT if is_late else Reason.BROKEN, text_of(error), is_sent)
+        reply = penstock_pb2.DecidedReply.FromString(answer)
+        return failure_of(reply.refusal) if reply.HasField("refusal") else reply.commit_ts
+
+    def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _connected(self) -> Channel | Failure:
+        if self._channel is None or self._channel.ending is not None:
+            self.close()
+            self._channel = channel = Channel(self.target.address, self.target.tls)
+            node_id = _status(channel, self._options.connect_timeout_s).node_id
+            if node_id != self.target.node_id:
+                self.close()
+                problem = f"{self.target.address} now is {node_id}"
+                return Failure(Reason.BROKEN, problem, maybe_stored=False)
+        return self._channel
 
 
 class _Batches:

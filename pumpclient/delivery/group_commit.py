@@ -1,6 +1,18 @@
 """Group commit: commits the transactions of one source in its order, many at a time.
 
-It does the work of `Transaction` for groups:
+The upstream has decided these transactions, so a Pump stores a group in one call, with timestamps
+that it takes itself (`penstock.Pump/WriteDecided`):
+
+    caller    pin the schema ── are the tables as they were? if not, carry the rows over ── unpin
+    finisher  one call for the group ── all acknowledged: `done`
+
+The schema may change before the call. The Pump then refuses it, and the rows are carried over
+again. The call for a group is made only after the previous group was acknowledged, so the commit_ts
+of a source rise in its order, whichever Pumps take them. A call that fails ends the writer; it may
+be stored or not. What is stored is a beginning of the group, and the source sends it again from its
+checkpoint on. A Drainer recognises the repetition by its origin. Nothing has to be remembered.
+
+Two phases are left for large transactions, which go in chunks, and for Pumps without that method:
 
     caller    pin the schema ── are the tables as they were? if not, carry the rows over
               start_ts for all in one call ── journal: these, on this Pump ── all Prewrites
@@ -43,6 +55,7 @@ from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, Origin
 from penstock.wire.codec import encode_binlog
 from pumpclient.changes import ChangeSet
+from pumpclient.delivery.connection import DecidedCalls
 from pumpclient.delivery.payload import bring_up_to_date, prewrite_of
 from pumpclient.delivery.pump_set import Pump
 from pumpclient.delivery.session import Session
@@ -53,6 +66,9 @@ log = logging.getLogger(__name__)
 
 GROUP_COUNT_MAX = 4096
 _SUBMIT_BYTES_PER_S = 20 << 20
+_AGAIN_S = 0.05
+_before_decided = failpoints.point("source.before_decided")
+_after_decided = failpoints.point("source.after_decided")
 _before_prewrites = failpoints.point("source.before_prewrites")
 _after_prewrites = failpoints.point("source.after_prewrites")
 _before_commits = failpoints.point("source.before_commits")
@@ -93,6 +109,16 @@ class _Flight:
     done: Callable[[], None]
 
 
+@dataclass(slots=True)
+class _Decided:
+    """A group to be stored in one call."""
+
+    group: Sequence[PendingTransaction]
+    version: int
+    payloads: list[bytes]
+    done: Callable[[], None]
+
+
 class GroupWriter:
     """Commits one source's transactions in its order; `submit` and `drain` are for one thread."""
 
@@ -102,13 +128,21 @@ class GroupWriter:
         journal: GroupJournal,
         *,
         may_commit: Callable[[], bool] = lambda: True,
+        decides: bool = True,
         in_flight_max: int = 2,
     ) -> None:
-        """Commit only while `may_commit` reports that this client still owns the source."""
+        """Commit only while `may_commit` reports that this client still owns the source.
+
+        Without `decides` everything takes two phases. No transaction is then stored after this
+        writer has ended, which matters if the next one does not repeat it.
+        """
         self._session = session
         self._journal = journal
         self._may_commit = may_commit
-        self._flights: queue.Queue[_Flight | None] = queue.Queue(in_flight_max)
+        self._flights: queue.Queue[_Flight | _Decided | None] = queue.Queue(in_flight_max)
+        self._calls: dict[Pump, DecidedCalls] = {}
+        self._decides = decides  # Until a Pump has no method for that.
+        self._groups = 0
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="group commits", daemon=True)
         self._thread.start()
@@ -121,17 +155,12 @@ class GroupWriter:
         """
         assert 0 < len(group) <= GROUP_COUNT_MAX
         self._check()
-        session = self._session
-        pin = session.fence.pin()
-        version = pin.__enter__()
-        try:
-            flight = self._sent(group, version, pin, done)
-        except BaseException as error:
-            _unpin(pin, error)
-            raise
-        finally:
-            for each in group:
-                each.changes.close()
+        flight: _Flight | _Decided
+        is_large = any(each.changes.spool_file is not None for each in group)
+        if self._decides and not is_large and all(each.origin is not None for each in group):
+            flight = self._encoded(group, done)
+        else:
+            flight = self._prewritten(group, done)
         self._flights.put(flight)
 
     @property
@@ -150,10 +179,39 @@ class GroupWriter:
         """End the thread; groups in flight are committed first if possible."""
         self._flights.put(None)
         self._thread.join()
+        for calls in self._calls.values():
+            calls.close()
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _encoded(self, group: Sequence[PendingTransaction], done: Callable[[], None]) -> _Decided:
+        session = self._session
+        try:
+            with session.fence.pin() as version:
+                session.schemas.catch_up(version)
+                for each in group:
+                    bring_up_to_date(each.changes, session.schemas)
+            payloads = [
+                prewrite_of(each.changes, version, start_ts=0, origin=each.origin).data
+                for each in group
+            ]
+        except BaseException:
+            _close(group)
+            raise
+        return _Decided(group, version, payloads, done)
+
+    def _prewritten(self, group: Sequence[PendingTransaction], done: Callable[[], None]) -> _Flight:
+        pin = self._session.fence.pin()
+        version = pin.__enter__()
+        try:
+            return self._sent(group, version, pin, done)
+        except BaseException as error:
+            _unpin(pin, error)
+            raise
+        finally:
+            _close(group)
 
     def _sent(
         self, group: Sequence[PendingTransaction], version: int, pin: Pin, done: Callable[[], None]
@@ -181,7 +239,7 @@ class GroupWriter:
                 (large,) = payloads  # A large transaction goes alone.
                 failure = pump.prewrite(large)
                 if failure is not None:
-                    raise self._refused(flight, failure)
+                    raise self._refused(flight.pump, failure)
             else:
                 flight.prewrites += [PendingWrite(payload.data) for payload in payloads]
                 pump.submit_all(flight.prewrites, timeout_s)
@@ -193,7 +251,9 @@ class GroupWriter:
     def _run(self) -> None:
         while (flight := self._flights.get()) is not None:
             try:
-                if self._failure is None:
+                if isinstance(flight, _Decided):
+                    self._pass_on(flight)
+                elif self._failure is None:
                     self._finish(flight)
                 else:
                     self._abandon(flight, self._failure)
@@ -203,13 +263,71 @@ class GroupWriter:
                 self._flights.task_done()
         self._flights.task_done()
 
+    def _pass_on(self, flight: _Decided) -> None:
+        try:
+            if self._failure is None and self._store(flight):
+                _after_decided()
+                flight.done()
+        finally:
+            _close(flight.group)
+
+    def _store(self, flight: _Decided) -> bool:
+        """Store a group in one call, or more if it is large; False if it took two phases."""
+        options = self._session.options
+        until_s = time.monotonic() + options.attempt_timeout_s
+        begin = 0
+        while begin < len(flight.payloads):
+            end, size = begin + 1, len(flight.payloads[begin])
+            while end < len(flight.payloads):
+                size += len(flight.payloads[end])
+                if size > options.batch_bytes_max:
+                    break
+                end += 1
+            failure, pump = self._call(flight.version, flight.payloads[begin:end], size)
+            if failure is None:
+                begin = end
+            elif failure.reason is Reason.TOO_OLD:
+                log.info("transactions take two phases: %s", failure.message)
+                self._decides = False
+                self._finish(self._prewritten(flight.group[begin:], flight.done))
+                return False
+            elif failure.reason is Reason.SCHEMA_CHANGED and time.monotonic() < until_s:
+                time.sleep(_AGAIN_S)
+                flight, begin = self._encoded(flight.group[begin:], flight.done), 0
+            else:
+                raise self._refused(pump, failure)
+        return True
+
+    def _call(
+        self, version: int, payloads: Sequence[bytes], size: int
+    ) -> tuple[Failure | None, Pump]:
+        session = self._session
+        self._groups += 1
+        pump = session.pumps.pick(self._groups, 0)
+        if pump is None:
+            raise Retryable(str(session.pumps.missing()), Code.NO_PUMP)
+        calls = self._calls.get(pump)
+        if calls is None or calls.target.address != pump.host:
+            if calls is not None:
+                calls.close()
+            calls = self._calls[pump] = pump.decided_calls()
+        if not self._may_commit():
+            raise Retryable("another process has this source now", Code.SOURCE_TAKEN)
+        _before_decided()
+        timeout_s = session.options.attempt_timeout_s + size / _SUBMIT_BYTES_PER_S
+        answer = calls.write(version, payloads, timeout_s)
+        failure = answer if isinstance(answer, Failure) else None
+        if failure is None or failure.reason not in (Reason.TOO_OLD, Reason.SCHEMA_CHANGED):
+            session.pumps.report_prewrite(pump, failure)
+        return failure, pump
+
     def _finish(self, flight: _Flight) -> None:
         try:
             deadline_s = time.monotonic() + flight.timeout_s
             for pending in flight.prewrites:
                 failure = pending.settle(deadline_s - time.monotonic())
                 if failure is not None:
-                    raise self._refused(flight, failure)
+                    raise self._refused(flight.pump, failure)
             self._session.pumps.report_prewrite(flight.pump, None)
             _after_prewrites()
             commit_ts = self._session.oracle.get_many(len(flight.start_ts))
@@ -235,8 +353,7 @@ class GroupWriter:
         _unpin(flight.pin, error)
         self._roll_back(flight)
 
-    def _refused(self, flight: _Flight, failure: Failure) -> PenstockError:
-        pump = flight.pump
+    def _refused(self, pump: Pump, failure: Failure) -> PenstockError:
         self._session.pumps.report_prewrite(pump, failure)
         text = f"pump {pump.node_id}: {failure}"
         if failure.reason is Reason.INVALID:
@@ -296,6 +413,11 @@ class GroupWriter:
     def _roll_back(self, flight: _Flight) -> None:
         for start_ts in reversed(flight.start_ts):
             self._session.roll_back(flight.pump, start_ts)
+
+
+def _close(group: Sequence[PendingTransaction]) -> None:
+    for each in group:
+        each.changes.close()
 
 
 def _unpin(pin: Pin, error: BaseException) -> None:

@@ -35,7 +35,7 @@ from penstock.codes import Code
 from penstock.pb import penstock_pb2
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from pumpclient.delivery.connection import PumpWriter, Target, status_of, write_large
+from pumpclient.delivery.connection import DecidedCalls, PumpWriter, Target, status_of, write_large
 from pumpclient.delivery.payload import Payload
 from pumpclient.delivery.selector import Selector
 from pumpclient.delivery.write_queue import PendingWrite
@@ -123,6 +123,10 @@ class Pump:
             return Failure(Reason.BROKEN, "the client is closed", maybe_stored=False)
         timeout_s = self._options.attempt_timeout_s + len(payload) / _LARGE_BYTES_PER_S_MIN
         return write_large(self._target(), self._options, payload, timeout_s)
+
+    def decided_calls(self) -> DecidedCalls:
+        """Return a connection for decided transactions to this Pump's present address."""
+        return DecidedCalls(self._target(), self._options)
 
     def status(self) -> penstock_pb2.StatusReply | str:
         return status_of(self._target(), self._options)

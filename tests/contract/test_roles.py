@@ -32,6 +32,7 @@ MAY = {
     "penstock.Pump": {
         "Write": {WRITER},
         "WriteLarge": {WRITER},
+        "WriteDecided": {WRITER},
         "Pull": {DRAINER, OPERATOR},
         "Fetch": {DRAINER, OPERATOR},
         "Advance": {DRAINER},

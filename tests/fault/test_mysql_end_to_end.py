@@ -31,12 +31,9 @@ pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 TXN_TIMEOUT_S = 130
 
 # The last one leaves all since the last checkpoint to be sent again.
-SHORT = ("source.within_commits=kill@9", "source.after_commits=kill@4")
+SHORT = ("source.before_decided=kill@4", "source.after_decided=kill@4")
 LONG = (
     "source.after_ddl=kill@1",
-    "source.before_prewrites=kill@3",
-    "source.after_prewrites=kill@3",
-    "source.before_commits=kill@3",
     "source.before_ddl=kill@1",
     "source.before_checkpoint=kill@2",
     *SHORT,

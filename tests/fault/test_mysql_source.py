@@ -20,15 +20,8 @@ from tests.kit.workloads.server_writers import HISTORY_TABLES, ServerHistory
 
 pytestmark = pytest.mark.fault
 
-USUAL = ("source.before_commits=kill@2", "source.within_commits=kill@9", "source.after_ddl=kill@1")
-ALL = (
-    *USUAL,
-    "source.before_prewrites=kill@2",
-    "source.after_prewrites=kill@2",
-    "source.after_commits=kill@2",
-    "source.before_ddl=kill@1",
-    "source.before_checkpoint=kill@2",
-)
+USUAL = ("source.before_decided=kill@2", "source.after_decided=kill@2", "source.after_ddl=kill@1")
+ALL = (*USUAL, "source.before_ddl=kill@1", "source.before_checkpoint=kill@2")
 
 
 server = module_server(on_servers(MARIADB))
@@ -65,11 +58,11 @@ def killed_at(
 
 
 @pytest.mark.fault(
-    "`penstock source` is killed before, within and after the Commits of a group, around a"
-    " DDL and a checkpoint, and at random",
-    "what is under way is rolled back, or committed to its end; each transaction downstream"
+    "`penstock source` is killed before and after a group is stored, around a DDL and a"
+    " checkpoint, and at random",
+    "a group that is stored and sent again is dropped as repeated; each transaction downstream"
     " once, in the server's order",
-    cases="3 / 11 and 36 random kills",
+    cases="3 / 8 and 36 random kills",
 )
 @pytest.mark.parametrize("points", [USUAL, pytest.param(ALL, marks=pytest.mark.slow)])
 def test_a_source_killed_at_every_step_brings_each_transaction_once(
@@ -87,6 +80,56 @@ def test_a_source_killed_at_every_step_brings_each_transaction_once(
         killed_at(points, server, source, history)
         source.start()
         history.many(20)
+        source.catch_up(server)
+    finally:
+        source.stop()
+    check(etcd, etcd_server.url, pumps, server)
+
+
+PUMP_POINTS = ("pump.after_timestamps=kill@3", "pump.after_write=kill@4")
+ALL_PUMP_POINTS = (
+    *PUMP_POINTS,
+    "pump.before_append=kill@4",
+    "pump.after_sync=kill@4",
+    "pump.after_index=kill@4",
+)
+
+
+@pytest.mark.fault(
+    "a Pump is killed while it stores decided transactions, and their source beside it",
+    "the source sends them to the other Pump; each transaction downstream once, in the server's"
+    " order",
+    cases="2 / 5",
+)
+@pytest.mark.parametrize(
+    "points", [PUMP_POINTS, pytest.param(ALL_PUMP_POINTS, marks=pytest.mark.slow)]
+)
+def test_a_pump_killed_within_decided_transactions_brings_each_once(
+    points: tuple[str, ...],
+    etcd: Any,
+    etcd_server: EtcdServer,
+    pumps: list[PumpProcess],
+    server: AnyBinlogServer,
+    tmp_path: Path,
+) -> None:
+    history, pump = ServerHistory(server, 1), pumps[0]
+    history.begin()
+    source = SourceProcess(tmp_path / "source", etcd_server.url, server, sync_group_count_max=4)
+    try:
+        for n, point in enumerate(points):
+            pump.kill()
+            pump.spawn(failpoints=point)
+            if not source.is_running:
+                source.start()
+            history.many(15)
+            history.ddl()
+            history.many(15)
+            eventually(lambda: not pump.is_running, LONG_S)
+            if n % 2:
+                source.kill()
+            pump.start()
+        if not source.is_running:
+            source.start()
         source.catch_up(server)
     finally:
         source.stop()

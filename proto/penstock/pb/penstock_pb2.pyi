@@ -27,12 +27,14 @@ class Refusal(_message.Message):
         RESOURCE_EXHAUSTED: _ClassVar[Refusal.Code]
         INVALID: _ClassVar[Refusal.Code]
         CLUSTER_MISMATCH: _ClassVar[Refusal.Code]
+        SCHEMA_CHANGED: _ClassVar[Refusal.Code]
     UNKNOWN: Refusal.Code
     RETRYABLE: Refusal.Code
     NOT_ONLINE: Refusal.Code
     RESOURCE_EXHAUSTED: Refusal.Code
     INVALID: Refusal.Code
     CLUSTER_MISMATCH: Refusal.Code
+    SCHEMA_CHANGED: Refusal.Code
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +42,24 @@ class Refusal(_message.Message):
     code: Refusal.Code
     message: str
     def __init__(self, index: _Optional[int] = ..., code: _Optional[_Union[Refusal.Code, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class DecidedBatch(_message.Message):
+    __slots__ = ("cluster_id", "schema_version", "payloads")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    schema_version: int
+    payloads: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, cluster_id: _Optional[int] = ..., schema_version: _Optional[int] = ..., payloads: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class DecidedReply(_message.Message):
+    __slots__ = ("commit_ts", "refusal")
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    commit_ts: _containers.RepeatedScalarFieldContainer[int]
+    refusal: Refusal
+    def __init__(self, commit_ts: _Optional[_Iterable[int]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class WriteAck(_message.Message):
     __slots__ = ("seq", "refusals")

@@ -44,6 +44,11 @@ class PumpStub:
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.WritePiece.SerializeToString,
                 response_deserializer=penstock_dot_pb_dot_penstock__pb2.WriteAck.FromString,
                 _registered_method=True)
+        self.WriteDecided = channel.unary_unary(
+                '/penstock.Pump/WriteDecided',
+                request_serializer=penstock_dot_pb_dot_penstock__pb2.DecidedBatch.SerializeToString,
+                response_deserializer=penstock_dot_pb_dot_penstock__pb2.DecidedReply.FromString,
+                _registered_method=True)
         self.Pull = channel.unary_stream(
                 '/penstock.Pump/Pull',
                 request_serializer=penstock_dot_pb_dot_penstock__pb2.PullRequest.SerializeToString,
@@ -105,6 +110,15 @@ class PumpServicer:
     def WriteLarge(self, request_iterator, context):
         """One Prewrite too large for a batch, piece by piece; other writers' groups go in between. The
         reply comes after its last byte is durable. A stream that ends early leaves nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteDecided(self, request, context):
+        """Whole transactions that are decided already, in their order: the Pump takes their timestamps, and
+        stores the Prewrite and the Commit of each in one group. Each needs an origin, because a caller
+        that gets no answer sends them again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,6 +199,11 @@ def add_PumpServicer_to_server(servicer, server):
                     servicer.WriteLarge,
                     request_deserializer=penstock_dot_pb_dot_penstock__pb2.WritePiece.FromString,
                     response_serializer=penstock_dot_pb_dot_penstock__pb2.WriteAck.SerializeToString,
+            ),
+            'WriteDecided': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteDecided,
+                    request_deserializer=penstock_dot_pb_dot_penstock__pb2.DecidedBatch.FromString,
+                    response_serializer=penstock_dot_pb_dot_penstock__pb2.DecidedReply.SerializeToString,
             ),
             'Pull': grpc.unary_stream_rpc_method_handler(
                     servicer.Pull,
@@ -286,6 +305,33 @@ class Pump:
             '/penstock.Pump/WriteLarge',
             penstock_dot_pb_dot_penstock__pb2.WritePiece.SerializeToString,
             penstock_dot_pb_dot_penstock__pb2.WriteAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteDecided(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.Pump/WriteDecided',
+            penstock_dot_pb_dot_penstock__pb2.DecidedBatch.SerializeToString,
+            penstock_dot_pb_dot_penstock__pb2.DecidedReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -63,6 +63,7 @@ _ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
     "/binlog.Cistern/Notify": frozenset({PUMP}),
     "/penstock.Pump/Write": frozenset({WRITER}),
     "/penstock.Pump/WriteLarge": frozenset({WRITER}),
+    "/penstock.Pump/WriteDecided": frozenset({WRITER}),
     "/penstock.Pump/Pull": frozenset({DRAINER, OPERATOR}),
     "/penstock.Pump/Fetch": frozenset({DRAINER, OPERATOR}),
     "/penstock.Pump/Advance": frozenset({DRAINER}),

@@ -103,7 +103,8 @@ class RowWriter:
         self, session: Session, journal: GroupJournal, may_commit: Callable[[], bool]
     ) -> None:
         self._session = session
-        self._writer = GroupWriter(session, journal, may_commit=may_commit)
+        # The next attempt has other rows under the same origins.
+        self._writer = GroupWriter(session, journal, may_commit=may_commit, decides=False)
 
     def write(self, table: Table, rows: Sequence[bytes], origin: Origin) -> None:
         options = self._session.options

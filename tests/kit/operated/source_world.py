@@ -351,7 +351,7 @@ class _Load:
         session = self._client.session
         journal = Journal(self._journal)
         settle(session, journal)
-        writer = GroupWriter(session, journal, may_commit=self._options.may_commit)
+        writer = GroupWriter(session, journal, may_commit=self._options.may_commit, decides=False)
         try:
             for begin in range(0, len(rows), _LOADED_AT_ONCE):
                 if self._is_stopped():

@@ -1,8 +1,9 @@
 """The ledger of a simulated run: what writers did, and whether the merge brings it as promised.
 
 Checked at each transaction that comes out of the merge: a writer wrote it, with these bytes; it
-committed, at this commit_ts; it comes once. That they come in order, the merger itself asserts. At
-the end: each one whose Prewrite was acknowledged, and that committed, has come.
+committed, at this commit_ts; it comes once. Of a source, no place is passed over; repetitions are
+left to a Drainer. That they come in order, the merger itself asserts. At the end: each one whose
+Prewrite was acknowledged, and that committed, has come.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ class Transaction:
     is_acknowledged: bool = False
     """True once a Pump has acknowledged its Commit."""
     writer_is_gone: bool = False
+    place: int = 0
+    """Where it is in the source that passes it on, decided; 0 without one."""
 
 
 class Ledger:
@@ -32,6 +35,8 @@ class Ledger:
         self.transactions: dict[int, Transaction] = {}
         self.arrived: dict[int, int] = {}
         """By start_ts: the commit_ts at which it came."""
+        self.seen = 0
+        """The last place of the source that came."""
 
     def begun(self, start_ts: int, value: bytes) -> Transaction:
         found = self.transactions[start_ts] = Transaction(start_ts, value)
@@ -43,7 +48,9 @@ class Ledger:
         Who asks for a transaction whose writer is gone has it rolled back.
         """
         found = self.transactions[start_ts]
-        if found.commit_ts:
+        if found.place:  # Its Prewrite is all that is left of it.
+            found.is_rolled_back = True
+        elif found.commit_ts:
             return found.commit_ts
         if found.writer_is_gone:
             found.is_rolled_back = True
@@ -60,15 +67,19 @@ class Ledger:
                 raise Violation(f"invented: no one wrote the transaction {binlog.start_ts} so")
             if found.is_rolled_back or (ts, binlog.commit_ts) != (found.commit_ts,) * 2:
                 raise Violation(f"invented: {found} comes at {ts}")
-            if not found.is_durable:
+            if not found.is_durable and not found.place:
                 raise Violation(f"invented: {found} was never acknowledged")
             if binlog.start_ts in self.arrived:
                 raise Violation(f"twice: {found} comes once more")
+            if found.place > self.seen + 1:
+                raise Violation(f"lost: {found} comes after the place {self.seen}")
+            self.seen = max(self.seen, found.place)
             self.arrived[binlog.start_ts] = ts
 
     def taken_back(self, after_ts: int) -> None:
         """The Drainer begins again at its checkpoint; what it applied since did not stay."""
         self.arrived = {start: ts for start, ts in self.arrived.items() if ts <= after_ts}
+        self.seen = max((self.transactions[start].place for start in self.arrived), default=0)
 
     def missing(self) -> list[Transaction]:
         return [

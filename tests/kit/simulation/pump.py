@@ -45,7 +45,7 @@ from pump.replication.protocol.messages import Acknowledge, Action
 from pump.replication.shipping import Deposed
 from pump.store.record import NotStored, Record
 from pump.store.storage import Storage, StorageConfig
-from tests.kit.fakes.storage import commit, fake, rollback
+from tests.kit.fakes.storage import commit, fake, prewrite, rollback
 from tests.kit.replicas.world import Violation
 from tests.kit.simulation.etcd import Etcd
 from tests.kit.simulation.tasks import Process, SimpleQueue
@@ -116,7 +116,36 @@ class Pump(Process):
             raise Retryable(f"it is {self.state}", code=Code.LOG_DEPOSED)
         if is_new:
             self.shipping.check()
-        self.waiting.put((record, settle))
+        self.waiting.put(((record,), settle))
+
+    def decide(self, begun: Callable[[int, int], bytes], settle: Settle) -> None:
+        """Do what `DecidedWrites` does for one transaction, whose value `begun` returns."""
+        if not self.is_serving or self.state is not NodeState.ONLINE:
+            raise Retryable(f"it is {self.state}", code=Code.LOG_DEPOSED)
+        self.shipping.check()
+        self.world.tasks.spawn(partial(self._decide, begun, settle), f"decide {self.name}", self)
+
+    def _decide(self, begun: Callable[[int, int], bytes], settle: Settle) -> None:
+        world, storage = self.world, present(self.storage)
+        held = storage.hold()
+        if not world.rules.holds_for_decided:
+            storage.release(held)
+        world.tasks.sleep(world.chance.uniform(0.0, 0.05))
+        start_ts, commit_ts = world.oracle(), world.oracle()
+        held.start_ts = range(start_ts, start_ts + 1)
+        world.tasks.sleep(world.chance.uniform(0.0, 0.05))
+
+        def stored(error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, Deposed):
+                storage.release(held)
+            settle(error)
+
+        if self.is_serving:
+            value = begun(start_ts, commit_ts)
+            records = (prewrite(start_ts, value), commit(start_ts, commit_ts))
+            self.waiting.put((records, stored))
+        else:
+            stored(Retryable("it ends", code=Code.LOG_DEPOSED))
 
     def check_stream(self) -> None:
         """Raise `Violation` when more can be pulled than is on enough disks."""
@@ -425,7 +454,13 @@ class Pump(Process):
                 group.append(self.waiting.get())
             between = group.pop() if callable(group[-1]) else None
             self._is_appending = True
-            self._append_group([each for each in group if each is not None])
+            self._append_group(
+                [
+                    (record, settle if record is records[-1] else lambda error: None)
+                    for records, settle in filter(None, group)
+                    for record in records
+                ]
+            )
             self._is_appending = False
             if between is not None:
                 between()

@@ -32,6 +32,7 @@ class Rules:
     refuses_when_closing: bool = True
     purges_what_is_drained: bool = True
     prewrites_first: bool = True
+    holds_for_decided: bool = True
     compares_for_status: bool = True
     compares_histories: bool = True
     refuses_older: bool = True
@@ -129,6 +130,30 @@ class _AdvancesWhatIsNotIndexed(Storage):
         self._max_commit_ts = self._ledger.sorter.max_commit_ts
 
 
+class _Passing(Sorter):
+    @property
+    def max_commit_ts(self) -> int:
+        return max(super().max_commit_ts, 0 if self.open else self._watermark_ts)
+
+
+class _AdvancesPastHolds(Storage):
+    """Publishes a watermark while decided transactions with timestamps are not stored."""
+
+    def advance(self, ts: int) -> None:
+        self._ledger.sorter.__class__ = _Passing
+        super().advance(ts)
+
+
+class _ForgetsTheFloorOfHolds(Storage):
+    """Gives decided transactions the floor that others have when they arrive."""
+
+    def append(self, records: Sequence[Record]) -> Appended:
+        self._ledger.sorter.floor_of = (  # type: ignore[method-assign]
+            lambda start_ts, floor_ts: floor_ts
+        )
+        return super().append(records)
+
+
 class _GoesOn(ReplicaLog):
     """Goes on with a copy after a failure of its disk."""
 
@@ -150,6 +175,7 @@ _BAD_DISKS: Mapping[str, int | float] = {
 _TAKEN_OVER: Mapping[str, int | float] = {
     "suspicion": 0.05,
     "guests_stay": 1,
+    "sources": 0,
     "watch_late_s": 5.0,
     "etcd_failing": 0.2,
     "fakes": 0,
@@ -185,6 +211,9 @@ RULES: dict[str, Rules] = {
         Rules("an index is of the log as it was", removes_indexes=False),
         Rules("a Pump that closes takes no Prewrite", refuses_when_closing=False),
         Rules("a Prewrite comes before its commit_ts", prewrites_first=False),
+        Rules("decided transactions hold the stream", holds_for_decided=False),
+        Rules("a watermark waits for decided transactions", storage=_AdvancesPastHolds),
+        Rules("decided transactions have the floor of a hold", storage=_ForgetsTheFloorOfHolds),
         Rules("the address follows the entry", compares_for_status=False),
         Rules("a watermark is confirmed by all copies", confirms=False, settings=_TAKEN_OVER),
         Rules("a watermark is a timestamp of the oracle", takes_what_is_handed_out=False),

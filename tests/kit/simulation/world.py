@@ -44,7 +44,7 @@ from tests.kit.simulation.pump import Pump, Watched
 from tests.kit.simulation.restoring import Restoring
 from tests.kit.simulation.switches import Rules
 from tests.kit.simulation.tasks import Clock, Process, Queues, Tasks, Threading
-from tests.kit.simulation.writers import Writer
+from tests.kit.simulation.writers import Source, Writer
 
 MACHINES = 4
 WRITERS = 3
@@ -60,6 +60,7 @@ class World:
     watch_late_s = 1.0
     fakes = 0.3
     """The share of fake binlogs; the others are watermarks."""
+    sources = 1
     guests_stay = 0
     """Whether a Pump that took a log over takes new transactions until all is calm."""
     watermarks = 0
@@ -327,6 +328,8 @@ class World:
         self.tasks.spawn(self.drainer.run, "drainer", Process("drainer"))
         for n in range(WRITERS):
             self.tasks.spawn(Writer(self).run, f"writer {n}", Process(f"writer {n}"))
+        for _ in range(self.sources):
+            self.tasks.spawn(Source(self).run, "source", Process("source"))
         next_fault_s, pause_s = 3.0, self.chance.choice((0.5, 1.5, 4.0))
         while self.tasks.now_s < LASTS_S:
             self.pass_by(0.1)

@@ -2,6 +2,8 @@
 
     start_ts ── Prewrite, on another Pump after no answer ── commit_ts ── Commit, until it is heard
 
+A source passes on decided transactions, one place after the other, each until it is acknowledged.
+
 Some roll back, some are gone before they have decided, some after. Requests and answers get lost,
 and some requests arrive twice.
 """
@@ -125,3 +127,46 @@ class Writer:
 def _again(pump: Pump, record: Record) -> None:
     with contextlib.suppress(Retryable):
         pump.write(record, lambda why: None, is_new=record.tp == 0)
+
+
+class Source(Writer):
+    """One that passes on decided transactions; it repeats a place until a Pump has taken it."""
+
+    place = 1
+
+    def transact(self) -> Transaction:
+        while True:
+            self.world.tasks.sleep(self.chance.uniform(0.0, 0.3))
+            online = [n for n, s in self.world.etcd.statuses.items() if s.state is NodeState.ONLINE]
+            if online and (found := self._passed_on(self.chance.choice(sorted(online)))):
+                self.place += 1
+                return found
+
+    def _passed_on(self, log: str) -> Transaction | None:
+        """Return the transaction once it is acknowledged; None while that is not known."""
+        world, place = self.world, self.place
+        pump = world.pump_of(log)
+        if pump is None or world.network.is_lost(pump.machine.name):
+            return None
+        over, said = Threading(world.tasks).Event(), list[BaseException | None]()
+        made: list[Transaction] = []
+
+        def begun(start_ts: int, commit_ts: int) -> bytes:
+            found = world.ledger.begun(start_ts, b"%d:%d" % (start_ts, place))
+            found.place, found.commit_ts, found.writer_is_gone = place, commit_ts, True
+            made.append(found)
+            return found.value
+
+        def settle(why: BaseException | None) -> None:
+            said.append(why)
+            over.set()
+
+        with contextlib.suppress(Retryable):
+            pump.decide(begun, settle)
+            over.wait(ANSWER_WITHIN_S)
+        if said and said[0] is not None and not isinstance(said[0], Retryable):
+            raise AssertionError(f"place {place} is refused by {log}: {said[0]}")
+        if not said or said[0] is not None or world.network.is_lost(pump.machine.name):
+            return None
+        made[0].is_durable = made[0].is_acknowledged = True
+        return made[0]

@@ -66,7 +66,7 @@ class Pump:
         )
         operations: Any = None
         self.batches = PenstockService(
-            self.writer, self.large, self.pulls, self.admission, operations
+            self.writer, self.large, operations, self.pulls, self.admission, operations
         )
         self.compatible = TidbService(self.writer, self.pulls, self.admission, Counters())
 

@@ -1,8 +1,8 @@
 """The handlers of both services over a real storage, without a network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.wire.codec import decode_binlog, encode_binlog
 from pump.counters import Counters
 from pump.penstock_service import PenstockService
 from pump.service.admission import Admission, Refused
+from pump.service.decided_writes import DecidedWrites
 from pump.service.group_commit import GroupCommit
 from pump.service.grpc_server import status_of
 from pump.service.large_transactions import LargeWrites
@@ -29,7 +30,7 @@ from pump.service.pull_binlogs import Pulls
 from pump.service.tidb_service import FastWrites, TidbService
 from pump.store.record import OutOfSpace
 from pump.store.storage import Storage
-from tests.kit.fakes.oracle import FixedHorizon
+from tests.kit.fakes.oracle import FixedHorizon, MemoryOracle
 
 CLUSTER = 77
 
@@ -59,6 +60,24 @@ class Call:
         raise Aborted(code, details)
 
 
+class FixedFence:
+    """A fence at one schema version."""
+
+    version = 1
+    pins = 0
+
+    @contextmanager
+    def pin(self, wait_s_max: float) -> Iterator[int]:
+        self.pins += 1
+        try:
+            yield self.version
+        finally:
+            self.pins -= 1
+
+    def close(self) -> None:
+        assert self.pins == 0, "a pin is left"
+
+
 class Pump:
     """Both services over one storage."""
 
@@ -80,8 +99,18 @@ class Pump:
         self.compatible = TidbService(self.writer, self.pulls, self.admission, self.counters)
         self.fast = FastWrites(self.writer, self.admission, self.counters)
         operations: Any = None
+        self.oracle = MemoryOracle(1)
+        self.fence: Any = FixedFence()
+        self.decided = DecidedWrites(
+            *(self.storage, self.writer, self.admission),
+            oracle=self.oracle,
+            open_fence=lambda: self.fence,
+            on_released=self.pulls.wake,
+        )
         large = LargeWrites(self.storage, self.writer, self.admission, bytes_max=1000)
-        self.batches = PenstockService(self.writer, large, self.pulls, self.admission, operations)
+        self.batches = PenstockService(
+            *(self.writer, large, self.decided, self.pulls, self.admission, operations)
+        )
 
     def _check_space(self) -> None:
         if self.full:
@@ -89,6 +118,7 @@ class Pump:
 
     async def aclose(self) -> None:
         self.pulls.close()
+        await self.decided.close()
         await self.writer.close()
         self.storage.close()
 

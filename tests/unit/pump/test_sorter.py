@@ -1,10 +1,13 @@
 from collections import deque
+from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.log.segments import Place, Position
-from pump.store.transactions import Sorter
+from pump.store.record import Record
+from pump.store.transactions import Hold, Ledger, Sorter
+from tests.kit.fakes.storage import commit, fake, prewrite, rollback
 
 HERE = Position(0, 32, 10)
 
@@ -87,3 +90,84 @@ def test_a_floor_of_a_beginning_holds_for_later_prewrites_and_moves_nothing_by_i
     sorter.push_prewrite(11, HERE, 0)
     sorter.push_commit(6, 12)
     assert (sorter.open[11].floor_ts, sorter.max_commit_ts) == (10, 10)
+
+
+class Arrivals:
+    """A log to which all comes late: two phases, decided groups, fake binlogs, watermarks."""
+
+    def __init__(self) -> None:
+        never: Any = None
+        self.sorter = Sorter()
+        self.ledger = Ledger(self.sorter, never, never)
+        self.clock = self.shown_ts = self.newest_ts = 0
+        self.waiting: dict[str, list[Any]] = {kind: [] for kind in "pchtwf"}
+
+    def ts(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def step(self, kind: str, choice: int) -> None:
+        """Let one of that kind go on by one step; capitals begin one."""
+        waiting = self.waiting
+        if kind == "P":
+            waiting["p"].append(start_ts := self.ts())
+            self.append(prewrite(start_ts))
+        elif kind == "H":
+            waiting["h"].append(self.sorter.hold())
+        elif kind in "WF":
+            waiting[kind.lower()].append(self.ts())
+        elif waiting[kind]:
+            self.go_on(kind, waiting[kind].pop(choice % len(waiting[kind])), choice)
+        self.check()
+
+    def go_on(self, kind: str, each: Any, choice: int) -> None:
+        if kind == "p" and choice:
+            self.waiting["c"].append((each, self.ts()))
+        elif kind == "p":
+            self.append(rollback(each))
+        elif kind == "c":
+            self.append(commit(*each))
+        elif kind == "h":
+            each.start_ts = range(self.clock + 1, self.clock + 1 + 2 * choice, 2)
+            self.clock += 2 * choice
+            self.waiting["t"].append(each)
+        elif kind == "t":
+            self.arrive(each, fails=choice == 0)
+        elif kind == "f":
+            self.append(fake(each))
+        else:
+            self.sorter.advance(each)
+            self.newest_ts = max(self.newest_ts, each)
+
+    def arrive(self, held: Hold, *, fails: bool) -> None:
+        if fails or not held.start_ts:
+            self.sorter.release(held)
+        else:
+            self.append(*(r for ts in held.start_ts for r in (prewrite(ts), commit(ts, ts + 1))))
+        assert held not in self.sorter.holds
+
+    def append(self, *records: Record) -> None:
+        stored, refused = self.ledger.admit(records)
+        assert not refused
+        for record in stored:
+            assert not record.commit_ts or record.commit_ts > self.shown_ts
+            self.newest_ts = max(self.newest_ts, record.commit_ts)
+        self.ledger.enter(stored, [HERE] * len(stored), 0)
+
+    def check(self) -> None:
+        assert self.sorter.max_commit_ts >= self.shown_ts
+        self.shown_ts = self.sorter.max_commit_ts
+
+
+@settings(max_examples=1000)
+@given(st.lists(st.tuples(st.sampled_from("PpcHhtWwFf"), st.integers(0, 3)), max_size=80))
+def test_nothing_comes_at_or_below_what_was_shown_nor_is_refused(
+    steps: list[tuple[str, int]],
+) -> None:
+    log = Arrivals()
+    for kind, choice in steps:
+        log.step(kind, choice)
+    for kind in "pchtwf":
+        while log.waiting[kind]:
+            log.step(kind, 1)
+    assert log.sorter.max_commit_ts == log.newest_ts

@@ -46,7 +46,12 @@ class World:
         self.done: list[int] = []
         self.session = self._session(Options(commit_retry_s=0.001, **options))
         self.is_ours = True
-        self.writer = GroupWriter(self.session, self.journal, may_commit=lambda: self.is_ours)
+        self.writer = GroupWriter(
+            self.session,
+            self.journal,
+            may_commit=lambda: self.is_ours,
+            decides=pump.decided is not None,
+        )
 
     def _session(self, options: Options) -> Any:
         nothing = SimpleNamespace(
@@ -220,3 +225,75 @@ def test_a_table_that_is_gone_ends_the_group_before_anything_is_sent() -> None:
     world.writer.close()
     assert world.pump.log == []
     assert world.pins == 0
+
+
+def test_a_group_is_decided_in_one_call_and_nothing_is_remembered() -> None:
+    calls: list[tuple[int, list[Any]]] = []
+    world = World(FakePump(decided=lambda version, binlogs: calls.append((version, binlogs))))
+    for count in (1, 5, 3):
+        world.submit(count)
+    world.writer.drain()
+    world.writer.close()
+    assert (world.done, [len(binlogs) for _, binlogs in calls]) == ([1, 5, 3], [1, 5, 3])
+    assert {(b.start_ts, b.commit_ts) for _, binlogs in calls for b in binlogs} == {(0, 0)}
+    assert (world.pump.log, world.journal.decided, world.ts, world.pins) == ([], [], 0, 0)
+
+
+def test_a_schema_that_changes_before_the_call_only_repeats_it() -> None:
+    answers = iter([Failure(Reason.SCHEMA_CHANGED, "", maybe_stored=False), None])
+    world = World(FakePump(decided=lambda version, binlogs: next(answers)))
+    world.submit(2)
+    world.writer.drain()
+    world.writer.close()
+    assert (world.done, world.pins) == ([2], 0)
+
+
+def test_a_decided_group_without_an_answer_ends_the_writer() -> None:
+    counts: list[int] = []
+
+    def lose(version: int, binlogs: list[Any]) -> Failure:
+        counts.append(len(binlogs))
+        return LOST
+
+    world = World(FakePump(decided=lose))
+
+    def submit_many() -> None:
+        for count in range(1, 20):
+            world.submit(count)
+        world.writer.drain()
+
+    with pytest.raises(Retryable, match="cut"):
+        submit_many()
+    world.writer.close()
+    assert (counts, world.done, world.rolled_back) == ([1], [], [])
+
+
+def test_groups_that_go_in_parts_stay_in_order() -> None:
+    sizes: list[int] = []
+    world = World(
+        FakePump(decided=lambda v, binlogs: sizes.append(len(binlogs))), batch_bytes_max=1
+    )
+    world.submit(3)
+    world.writer.drain()
+    world.writer.close()
+    assert (sizes, world.done) == ([1, 1, 1], [3])
+
+
+def test_nothing_is_decided_once_the_source_is_anothers() -> None:
+    world = World(FakePump(decided=lambda version, binlogs: pytest.fail("it was sent")))
+    world.is_ours = False
+    world.submit(2)
+    with pytest.raises(Retryable, match="another process"):
+        world.writer.drain()
+    world.writer.close()
+
+
+def test_a_pump_without_the_call_gets_two_phases_from_then_on() -> None:
+    world = World(FakePump())
+    world.writer._decides = True
+    for count in (1, 5, 3):
+        world.submit(count)
+    world.writer.drain()
+    world.writer.close()
+    assert (world.done, len(world.commits()), world.pins) == ([1, 5, 3], 9, 0)
+    assert (world.journal.open, world.rolled_back) == ([], [])
