@@ -23,6 +23,7 @@ from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import PenstockError
 from penstock.log.replica import ReplicaSegments
+from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
 from pump.replication.protocol.chain import Chain, Link, lacks
 from tests.kit.fakes.etcd import Snapshot
@@ -115,9 +116,15 @@ class Restoring:
     def note_lists(self, log: str, entry: LogEntry) -> None:
         """Forget what a disk lacks of a log that does not list it any more, or that began again.
 
-        In the epoch in which a log begins again, nothing of it was acknowledged.
+        In the epoch in which a log begins again, nothing of it was acknowledged, and no Drainer
+        needs the former log.
         """
         has_begun = entry.epoch == entry.since
+        if has_begun and (since_id := entry.id_of(entry.since)):
+            begin = Link(0, entry.since, BEGIN, since_id)
+            self.acknowledged[log] = Acknowledged(
+                self.etcds, entry.since, Place(0, BEGIN), (begin,)
+            )
         listed = set() if has_begun else {copy.disk for copy in entry.copies_known}
         self.older = {each for each in self.older if each[1] != log or each[0] in listed}
 
@@ -188,7 +195,15 @@ class Restoring:
     def _has_all(self, chain: Chain, log: str) -> bool:
         """Return whether a disk has all of a log that was acknowledged."""
         known = self.acknowledged.get(log)
-        return known is None or chain.agreement(known.links) == known.place
+        if known is None:
+            return True
+        agreed = chain.agreement(known.links)
+        return agreed is not None and agreed >= known.place  # `links` may end after `place`.
+
+    def _is_unused(self, log: str) -> bool:
+        """Return whether a log has begun again, and nothing of it was acknowledged."""
+        known = self.acknowledged.get(log)
+        return known is not None and known.place == Place(0, BEGIN)
 
     # Etcd.
 
@@ -246,8 +261,12 @@ class Restoring:
         world = self.world
         found = world.etcd.logs.get(log)
         chains = [(m, self._chain(m, log, m.files, m.former_since)) for m in world.machines]
-        whole = [each for each in chains if each[1].links and self._has_all(each[1], log)]
-        epochs = [link.epoch for _, chain in chains for link in chain.links]
+        having = [each for each in chains if each[1].links]
+        whole = [each for each in having if self._has_all(each[1], log)]
+        epochs = [link.epoch for _, chain in having for link in chain.links]
+        if not whole and log not in self.gone and self._is_unused(log):
+            # The folder was not emptied yet, and no Drainer needs the former log.
+            whole = sorted(having, key=lambda each: each[1].links[-1].epoch)[-1:]
         for machine, chain in sorted(whole, key=lambda each: each[1].first)[:1]:
             own = Copy(machine.name, machine.disk)
             entry = LogEntry(epoch=0, primary=own) if found is None else found[0]

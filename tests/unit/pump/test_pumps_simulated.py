@@ -10,6 +10,9 @@ import pytest
 
 import pump
 from penstock.cluster.log_entry import Copy, LogEntry
+from penstock.log.segment import BEGIN
+from penstock.log.segments import Place
+from pump.replication.protocol.chain import Chain, Link
 from tests.kit import simulation
 from tests.kit.replicas.sweep import found_by, sweep_of
 from tests.kit.simulation.__main__ import PROGRAM
@@ -72,6 +75,23 @@ def test_a_disk_that_was_put_back_lacks_nothing_of_a_log_that_began_again_on_it(
     assert restoring.older
     restoring.note_lists("pump-2", entry.begun_again(own, 3, 2))
     assert not restoring.older
+
+
+def test_an_operator_continues_a_log_with_what_was_not_acknowledged_yet() -> None:
+    restoring, link = World(0).restoring, Link(16, 16, 64, 48)
+    restoring.note_acknowledged("pump-1", 0, Place(16, 32), [link])
+    assert restoring._has_all(Chain([link]), "pump-1")
+    assert not restoring._has_all(Chain([link._replace(end=31)]), "pump-1")
+    assert not restoring._has_all(Chain([link._replace(epoch_id=49)]), "pump-1")
+
+
+def test_an_operator_continues_a_log_that_has_begun_again_and_acknowledged_nothing() -> None:
+    restoring, own = World(0).restoring, Copy("pump-3", "d3")
+    restoring.note_acknowledged("pump-3", 0, Place(9, 64), [Link(9, 8, 64, 33)])
+    entry = LogEntry(epoch=8, primary=Copy("pump-1", "d1"), ids=(33,))
+    again = entry.begun_again(own, 2, 2)
+    restoring.note_lists("pump-3", again)
+    assert restoring._has_all(Chain([Link(0, 9, BEGIN, again.id)]), "pump-3")
 
 
 @pytest.mark.parametrize("name", AT_ONCE)
