@@ -89,6 +89,11 @@ class Replicas:
         self._tasks.spawn(lambda: self._run(copy), f"copy of {name}", self._process)
         return copy
 
+    def open(self, copy: Copy) -> None:
+        """Follow a log; its segments are known before its primary is heard."""
+        copy.is_closed = False
+        copy.work.put((copy.log.open, lambda answer: None))
+
     def follow(self, data: bytes, reply: Reply) -> None:
         """Queue a request; raise what is said at once."""
         name, request, payload = decode_request(data)

@@ -108,6 +108,8 @@ class Machine:
         for name in self._copied():
             copy = self.copies.add(name)
             copy.is_closed = name in self.guests  # Locked by the Pump that runs on it.
+            if not copy.is_closed:
+                self.copies.open(copy)
         world.tasks.spawn(lambda: self._watch(), f"watch {self.name}", self.own)
         self.own.start()
 
@@ -187,7 +189,7 @@ class Machine:
             if guest.is_dead:
                 guest.bury()
                 del self.guests[name]
-                copy.is_closed = False
+                copies.open(copy)
                 return True
             return False
         entry = world.etcd.seen(name)
@@ -237,7 +239,7 @@ class Machine:
             copies.in_turn(copy, copy.log.close)
         is_newer = bool(links) and links[-1].epoch > entry.epoch
         if not is_newer and (not links or links[0].number > entry.needed):
-            copy.is_closed = False
+            copies.open(copy)
             return True
         guest = self.guests[name] = Pump(self.world, self, name, self.folder(name))
         self.world.note("%s takes over %s", guest.name, name)
