@@ -135,8 +135,8 @@ def claim(
 
     Raises `Fenced` when another disk is the primary and this disk has no complete replica, or
     the folder does not belong to the log; `PreviousLog` when this disk has another log than the
-    listed one; `Retryable` when etcd does not answer, and the claim must be retried;
-    `NeedsOperator` when the entry is gone under which the log was shipped.
+    listed one; `Retryable` when etcd does not answer, and the claim must be retried, or when the
+    entry is gone under which the log was shipped, and an operator must name a disk.
     """
     if not _is_listed(entries, node_id, own, chain, wanted):
         return None
@@ -441,10 +441,12 @@ def _is_listed(entries: LogEntries, node_id: str, own: Copy, chain: Chain, wante
     epoch = chain.links[-1].epoch
     if found is None:
         if epoch > 0:
-            raise NeedsOperator(
-                f"{LOGS}{node_id} is not in etcd, but this log was copied in epoch {epoch}",
-                "is this the cluster's etcd? if its data is lost, name the disk that continues"
-                f" the log, the one with the highest epoch: {_adopt(node_id, own, chain, epoch)}",
+            # The Pump waits, see `_raise_put_back`. A restored etcd may not list this Pump either,
+            # so that other Pumps would not wait for its disk.
+            raise Retryable(
+                f"{LOGS}{node_id} is not in etcd, but this log was copied in epoch {epoch} (is this"
+                " the cluster's etcd? If its data is lost, name the disk that continues the log,"
+                f" the one with the highest epoch: {_adopt(node_id, own, chain, epoch)})",
                 Code.LOG_ENTRY_GONE,
             )
         if wanted.copies == 1:

@@ -199,6 +199,7 @@ class Pump(Process):
                 storage = self._reinitialised(fenced, storage)
             except Retryable as error:
                 world.note("%s does not begin: %s", self.name, error)
+                world.restoring.refused_claim(self.log, error)
                 if self.is_failover and isinstance(error, Deposed):
                     return False
             world.tasks.sleep(1.0)
@@ -299,8 +300,7 @@ class Pump(Process):
                 found, wanted = fenced.found, Wanted(*world.wanted)
                 entry = reinitialise(world.etcd.entries, self.log, self.own, found, wanted)
             except Retryable as error:
-                if "--empty" in str(error):
-                    world.restoring.gone.add(self.log)
+                world.restoring.refused_claim(self.log, error)
                 return storage
         self._takes_own(False)
         self._close_storage(storage)

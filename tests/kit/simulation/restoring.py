@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Retryable
 from penstock.log.replica import ReplicaSegments
 from penstock.log.segment import BEGIN
 from penstock.log.segments import Place
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.kit.simulation.pump import Pump
     from tests.kit.simulation.world import World
 
-STOPS = (Code.LOG_OLDER, Code.LOG_PUT_BACK, Code.LOG_ENTRY_GONE)
+STOPS = (Code.LOG_OLDER, Code.LOG_PUT_BACK)
 """With these a Pump stops for an operator after something was put back."""
 BACKUP_EVERY_S = 2.0
 SERVED_WITHIN_S = 120.0
@@ -72,6 +72,8 @@ class Restoring:
         """Disks that lack what they had of a log."""
         self.refused: set[str] = set()
         """Disks whose Pump refuses them; an operator empties them as soon as no log needs them."""
+        self.named: set[str] = set()
+        """Logs for which a Pump has named an operator's command."""
         self.gone: set[str] = set()
         """Logs that no disk has, as their Pumps say."""
         self.acknowledged: dict[str, Acknowledged] = {}
@@ -95,9 +97,17 @@ class Restoring:
         """Return whether an operator expects this error, and note what to do."""
         if not (self.etcds or self.disks) or error.code not in STOPS:
             return False
+        self.named.add(pump.log)
         if error.code is Code.LOG_OLDER and not pump.is_failover:
             self.refused.add(pump.machine.disk)
         return True
+
+    def refused_claim(self, log: str, error: Retryable) -> None:
+        """Note which commands a Pump names that cannot claim a log."""
+        if "adopt-log" in str(error):
+            self.named.add(log)
+        if "--empty" in str(error):
+            self.gone.add(log)
 
     def look_after(self) -> None:
         world = self.world
@@ -213,6 +223,7 @@ class Restoring:
         if self.older or self.refused or not self._snapshots:
             return
         self.etcds += 1
+        self.named.clear()
         snapshot = world.chance.choice(self._snapshots[-6:])
         with self._quiet():
             world.drainer.is_stopped = world.rules.stops_drainers
@@ -247,7 +258,7 @@ class Restoring:
                 raise Stalled(f"restored: {world._states()}")
             if world.tasks.now_s > decides_s:
                 for machine in world.machines:
-                    if not self._is_served(machine.name):
+                    if not self._is_served(machine.name) and machine.name in self.named:
                         self._adopt(machine.name)
                 decides_s = world.tasks.now_s + DECIDES_AFTER_S / 2
 
@@ -259,6 +270,7 @@ class Restoring:
     def _adopt(self, log: str) -> None:
         """Let the disk that has all of a log continue it (`penstock ctl adopt-log`)."""
         world = self.world
+        self.named.discard(log)
         found = world.etcd.logs.get(log)
         chains = [(m, self._chain(m, log, m.files, m.former_since)) for m in world.machines]
         having = [each for each in chains if each[1].links]

@@ -296,8 +296,8 @@ def test_a_copy_that_lacks_what_a_drainer_needs_does_not_take_over() -> None:
         claim(entries, "pump-1", OWN, chain(6), TWO)
 
 
-def test_a_log_whose_entry_is_gone_stops_with_a_hint() -> None:
-    with pytest.raises(NeedsOperator, match="was copied in epoch 3") as raised:
+def test_a_pump_whose_entry_is_gone_waits_and_names_the_command() -> None:
+    with pytest.raises(Retryable, match=r"was copied in epoch 3.*adopt-log pump-1") as raised:
         claim(LogEntries(MemoryEtcd()), "pump-1", OWN, chain(0, 3), TWO)
     assert raised.value.code is Code.LOG_ENTRY_GONE
 

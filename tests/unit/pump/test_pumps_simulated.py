@@ -16,7 +16,7 @@ from pump.replication.protocol.chain import Chain, Link
 from tests.kit import simulation
 from tests.kit.replicas.sweep import found_by, sweep_of
 from tests.kit.simulation.__main__ import PROGRAM
-from tests.kit.simulation.switches import RULES
+from tests.kit.simulation.switches import RULES, Rules
 from tests.kit.simulation.world import World
 
 SEEDS = 16
@@ -54,6 +54,14 @@ def test_every_acknowledged_transaction_comes_once_and_in_order_whatever_fails()
 @pytest.mark.parametrize("seed", [128, 154, 345])
 def test_what_was_put_back_is_not_served_in_place_of_newer_copies(seed: int) -> None:
     World(seed).run()
+
+
+@pytest.mark.parametrize("seed", [10, 13, 36, 56])
+def test_whatever_an_etcd_lists_that_was_put_back_each_log_is_served_again(seed: int) -> None:
+    """No entry at all; newer replicas on no list; a list of lost disks; more than one of these."""
+    world = World(seed, Rules(settings={"restores_etcd": 6.0}))
+    world.run()
+    assert world.restoring.etcds > 0
 
 
 def test_the_command_that_a_failure_names_repeats_the_run_to_the_last_step() -> None:
