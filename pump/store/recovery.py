@@ -135,7 +135,7 @@ def _recover(
     _index_opened()
     try:
         try:
-            segments = _open_log(folder, config, files, index.head())
+            segments = _open_log(folder, config, files, _known_end(index))
         except CutShort as short:
             if config.sync_log:
                 raise
@@ -182,6 +182,16 @@ def _open_log(folder: Path, config: StorageConfig, files: Files, head: Place | N
     return Segments.open(
         folder / "log", files=files, segment_bytes_max=config.segment_bytes_max, known_end=head
     )
+
+
+def _known_end(index: Index) -> Place | None:
+    """Return a place before which the log was durable; None in a new index.
+
+    A purge may take the last indexed binlog: epochs in which nothing was written leave segments
+    without binlogs after it.
+    """
+    head = index.head()
+    return None if head is None else max(head, Place(index.purge().first_segment, BEGIN))
 
 
 def _check_own(folder: Path, index: Index, segments: Segments) -> None:

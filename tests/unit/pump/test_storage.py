@@ -703,6 +703,25 @@ def test_nothing_is_purged_before_it_can_be_pulled(tmp_path: Path) -> None:
     storage.close()
 
 
+def test_a_log_starts_again_whose_binlogs_are_all_purged(tmp_path: Path) -> None:
+    """Epochs in which nothing was written leave segments without binlogs."""
+    storage = opened(tmp_path)
+    write(storage, prewrite(10), commit(10, 11))
+    storage.log.begin_next()
+    storage.close()
+    storage = opened(tmp_path)
+    storage._flusher.join()
+    storage.advance(50)
+    assert storage.gc(before_ts=40) == 1
+    storage.close()
+    storage = opened(tmp_path)
+    assert storage.purged_ts == 11
+    storage.close()
+    (tmp_path / "log" / "000001.seg").unlink()
+    with pytest.raises(Corrupt, match="this segment is missing"):
+        opened(tmp_path)
+
+
 def test_a_purge_stopped_by_a_crash_is_finished_at_the_next_start(tmp_path: Path) -> None:
     files = MemoryFiles()
     storage = filled(tmp_path, files)
