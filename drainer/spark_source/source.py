@@ -120,14 +120,24 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         if self._made is not None:
+            if signal.getsignal(signal.SIGTERM) is _exit:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._made.close()
 
 
 def _stop_at_sigterm() -> None:
-    """Let Spark's SIGTERM, which ends the process of a stopped query, call `stop` first."""
+    """Let SIGTERM, by which Spark ends the process of a stopped query, call `stop` first.
+
+    Spark sends it more than once. Only the first is an exit: another must not interrupt `stop`.
+    """
     is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if is_default and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit()
 
 
 def _columns(schema: StructType) -> pa.Schema:
