@@ -224,6 +224,8 @@ class Planner:
             first = self._waiting[0]
             ts = first.commit_ts[0] if isinstance(first, Merged) else first[0]
             if 0 < self._through_ts <= self._whole_ts < ts:
+                # The earlier run's batch may have ended at a watermark, which is in no log.
+                self._through_ts = self._whole_ts
                 step: Step | AheadStep | None = self._cut()
             elif isinstance(first, Merged):
                 step = self._advance_run(first)

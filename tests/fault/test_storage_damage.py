@@ -139,7 +139,7 @@ def test_a_segment_cut_at_any_byte_is_named_unless_nothing_knows_of_it(
         is_last = path.name == segment_name(end.segment)
         for length in range(0, end.offset if is_last else len(node.data), step):
             damaged = files.after_crash()
-            del damaged.nodes[path].data[length:]
+            damaged.nodes[path].truncate(length)
             put_index(tmp_path / "pump", tmp_path / "copy" if with_index else None)
             found = stream_of(tmp_path / "pump", damaged)
             if isinstance(found, Corrupt):

@@ -23,7 +23,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -55,6 +54,7 @@ from penstock.codes import Code
 from penstock.ddl import Catalog
 from penstock.errors import NeedsOperator
 from penstock.log.files import replace_file, sync_folder
+from penstock.schema.tidb_json import origin_to_json
 
 if TYPE_CHECKING:
     from drainer.sinks.protocol import Slices
@@ -356,6 +356,6 @@ def _headers(commit_ts: int, start: TransactionStart | None) -> RecordHeaders:
         if start.origin is not None:
             # All values are texts: Kafka Connect reads JSON in a header, and has no schema for
             # values of several types.
-            place = {name: str(value) for name, value in asdict(start.origin).items()}
+            place = {name: str(value) for name, value in origin_to_json(start.origin).items()}
             made.append((_ORIGIN, json_text(place).encode()))
     return made

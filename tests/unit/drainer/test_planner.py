@@ -289,7 +289,7 @@ def test_what_was_one_batch_is_one_again_whatever_the_limits_say(last: int) -> N
     assert plan.cut() is None
     offer(plan, t5=inserts(5, 1), t6=inserts(6, 2), t7=inserts(7, 2))
     cut = [(step.commit_ts, step.rows) for step in steps(plan) if isinstance(step, RowsStep)]
-    assert cut == ([(3, 4), (5, 1)] if last == 4 else [(5, 5)]) + [(6, 2), (7, 2)]
+    assert cut == ([(4, 4), (5, 1)] if last == 4 else [(5, 5)]) + [(6, 2), (7, 2)]
 
 
 def test_a_ddl_ends_even_what_was_one_batch() -> None:
