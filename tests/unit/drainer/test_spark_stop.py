@@ -28,15 +28,14 @@ finally:
 
 
 @pytest.mark.parametrize("is_signalled", [True, False])
-def test_the_process_of_a_query_leaves_the_cluster_before_spark_ends_it(
-    is_signalled: bool,
-) -> None:
+def test_the_process_of_a_query_leaves_the_cluster_before_spark_ends_it(is_signalled: bool) -> None:
     """Spark signals twice and closes the connection meanwhile."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
         if is_signalled:
             process.send_signal(signal.SIGTERM)
