@@ -131,6 +131,7 @@ class Upstream:
         """What was read since the last load, each with the checkpoint after it."""
         self.last_epoch = 0
         """The newest epoch that was ever committed."""
+        self.loaded_epoch = 0
         self.stream: list[tuple[Origin, Change | Counter[int]]] = []
         self.applied = 0
         self.downstream: Counter[int] = Counter()
@@ -233,6 +234,11 @@ class Upstream:
         if self.saved is None or self.needs_reload:
             self.reload()
             return
+        if self.saved.epoch < self.loaded_epoch:
+            # The DDL of the last load is in the stream and not in this etcd: PS-2205.
+            self.counts["stops"] += 1
+            self.reload()
+            return
         ends = [each[0] for each in self.relay]
         at = self.saved
         if at in ends:
@@ -282,6 +288,7 @@ class Upstream:
         self.relay = [(self.checkpoint, None, None)]
         loaded = self.checkpoint.origin(SOURCE, self.checkpoint.place, "")
         self._pass_on(loaded, Counter(self.server.numbers))
+        self.loaded_epoch = epoch
         self.needs_reload = False
 
     def read(self) -> None:
@@ -376,9 +383,14 @@ class Upstream:
             lacking = [each for each in gtids.position() if str(each) not in self.server.names]
             if lacking:
                 raise NeedsOperator(f"no {lacking}", hint="none", code=Code.SERVER_RESET)
+        there = {change.gtid for file in self.server.files for change in file.changes}
+        for gone in self.server.names - there:
+            own: Any = parse_gtid_set(gone, self.flavor)
+            if own.subtract(gtids):
+                raise Purged(gone, hint="none", code=Code.BINLOG_PURGED)
         for file in self.server.files:
             for change in file.changes:
-                own: Any = parse_gtid_set(change.gtid, self.flavor)
+                own = parse_gtid_set(change.gtid, self.flavor)
                 if own.subtract(gtids):
                     return self.server.identity, f"{BASE}.{file.number:06d}"
         return self.server.identity, f"{BASE}.{self.server.files[-1].number:06d}"
