@@ -28,6 +28,20 @@ A source never returns to an epoch that it has left. The places where the last e
 therefore also kept. Transactions of such an epoch up to that place are repetitions. Beyond it, the
 source continues an epoch that it has left, for example after a restore of etcd, and the planner
 stops.
+
+Places prove a repetition only within one history, and a new epoch repeats nothing only if the
+source knew all of its earlier commits. If its checkpoint was older (etcd was restored, or the
+source was killed) and its relay log is lost, neither is certain. The planner therefore stops if
+
+* an epoch has another `history` than before, which is kept for the last and the kept epochs;
+* an epoch begins `after` a place that is before the last place seen.
+
+Why a transaction T of epoch E is then never applied twice, and never taken for a repetition of
+another. If the last place seen is in E, it is of the history of T: places order them, and the
+source has read, and passed on or known, everything up to it. If it is in an earlier epoch, it is
+not beyond `after`. An epoch in which nothing was committed does not move `after`, so the source
+committed in the epoch of `after`, in the stream before T and in the history that was checked there.
+The GTIDs from which E began thus contain all that was seen.
 """
 
 from __future__ import annotations
@@ -36,7 +50,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -439,10 +453,9 @@ class Origins:
         if origin is None:
             return False
         last = self._seen.get(origin.source)
-        if last is None or origin.place > last:
+        if last is None:
             return False
-        end = self._end_of(origin)
-        if end is not None and origin.place > end:
+        if self._contradiction(origin, last):
             if ts not in self._accepted_gap_ts:
                 return False
             log.warning(
@@ -450,7 +463,9 @@ class Origins:
                 " accept-gap-commit-ts says",
                 origin.source, origin.epoch, ts,
             )  # fmt: skip
-            self._put(_end_key(origin.source, origin.epoch), (origin.epoch, _NEVER, 0))
+            last = self._leave_out(origin, last)
+        elif origin.place > last:
+            return False
         self.repeated += 1
         if self.repeated & (self.repeated - 1) == 0:  # The 1st, 2nd, 4th, 8th … of them.
             log.warning(
@@ -458,7 +473,8 @@ class Origins:
                 " it is skipped, the %d. of this kind",
                 ts, origin.source, origin.place, last, self.repeated,
             )  # fmt: skip
-        if origin.epoch < last[0] and end is None and origin.source not in self._in_older_epochs:
+        is_known = origin.epoch == last[0] or self._end_of(origin) is not None
+        if not is_known and origin.source not in self._in_older_epochs:
             self._in_older_epochs.add(origin.source)
             log.error(
                 "source %s writes in epoch %d, but it has begun epoch %d: what it writes now is"
@@ -472,20 +488,47 @@ class Origins:
         """Return where the epoch of an origin ended; None for the last one, or one not known."""
         return self._seen.get(_end_key(origin.source, origin.epoch))
 
+    def _contradiction(self, origin: Origin, last: Place) -> str:
+        """Return why a transaction does not continue the places seen; empty if it may."""
+        if origin.history:
+            known = self._seen.get(_history_key(origin.source, origin.epoch))
+            if known is not None and known[1] != origin.history:
+                return "in an epoch in which another server's binlog was read before"
+        if origin.epoch > last[0]:
+            if origin.after is not None and origin.after < last:
+                return f"in an epoch that begins after {origin.after}"
+        elif origin.epoch < last[0]:
+            end = self._end_of(origin)
+            if end is not None and origin.place > end:
+                return f"in an epoch that ended at {end}"
+        return ""
+
+    def _leave_out(self, origin: Origin, last: Place) -> Place:
+        """Count the whole epoch of an origin as seen; return the last place seen."""
+        never = (origin.epoch, _NEVER, 0)
+        if origin.epoch < last[0]:
+            self._put(_end_key(origin.source, origin.epoch), never)
+        else:
+            self.note(replace(origin, file=_NEVER, position=0))
+        if origin.history:
+            self._put(*_history_of(origin))
+        return max(last, never)
+
     def gap(self, ts: int, origin: Origin | None) -> NeedsOperator | None:
         """Return an error if transactions are missing before a transaction not seen before."""
         if origin is None:
             return None
-        last, end = self._seen.get(origin.source), self._end_of(origin)
-        if last is not None and end is not None and origin.place > end:
+        last = self._seen.get(origin.source)
+        if last is not None and (why := self._contradiction(origin, last)):
             if ts in self._accepted_gap_ts:
                 return None
             return NeedsOperator(
-                f"transaction {ts} is from {origin.source}, {origin.place}, in an epoch that ended"
-                f" at {end}: the source has begun epoch {last[0]} since, where it is at {last}",
-                "etcd was restored from before that epoch. Stop the source, run penstock source"
-                " reload --all, and start it. Then start this Drainer with accept-gap-commit-ts ="
-                f" [{ts}], which skips the transactions of the source in epoch {origin.epoch}",
+                f"transaction {ts} is from {origin.source}, {origin.place}, {why}; the last one"
+                f" seen is {last}",
+                "the source continued from a checkpoint of before, as after a restore of etcd. Stop"
+                " the source, run penstock source reload --all, and start it. Then start this"
+                f" Drainer with accept-gap-commit-ts = [{ts}], which skips the transactions of the"
+                f" source in epoch {origin.epoch}",
                 Code.ORIGIN_GAP,
             )
         if origin.previous is None:
@@ -517,7 +560,10 @@ class Origins:
             ends = sorted(p for n, p in self._seen.items() if n.startswith(_end_key(origin.source)))
             for epoch, *_ in ends[:-_ENDS_MAX]:
                 del self._seen[_end_key(origin.source, epoch)]
+                self._seen.pop(_history_key(origin.source, epoch), None)
         self._put(origin.source, origin.place)
+        if origin.history and _history_key(origin.source, origin.epoch) not in self._seen:
+            self._put(*_history_of(origin))
 
     def _put(self, name: str, place: Place) -> None:
         if self._is_shared:
@@ -537,3 +583,12 @@ _NEVER = (1 << 63) - 1
 def _end_key(source: str, epoch: int | str = "") -> str:
     """Return under which name the end of an epoch is kept; no source has a / in its name."""
     return f"{source}/epoch-{epoch}"
+
+
+def _history_key(source: str, epoch: int) -> str:
+    return f"{source}/history-{epoch}"
+
+
+def _history_of(origin: Origin) -> tuple[str, Place]:
+    """Return how the history of an origin's epoch is kept."""
+    return _history_key(origin.source, origin.epoch), (origin.epoch, origin.history, 0)

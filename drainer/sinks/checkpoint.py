@@ -16,8 +16,8 @@ TiDB-Binlog wrote only `commitTS` and `consistent` are read.
   downstream: a batch of several transactions is, or was, in progress. It stays until `commitTS` has
   passed it.
 * `origins` is {source: [epoch, file, position]} if transactions come from sources that name their
-  origin: the last transactions that are downstream, so that none is applied twice
-  (`drainer.planner`).
+  origin: the last transactions that are downstream, so that none is applied twice. Names with a /
+  are the ends and the histories of a source's epochs (`drainer.planner`).
 * `pumps` are the Pumps for which the merge waited: {node id: 0}, and the Pumps without which it
   continued, with the commit_ts up to which they were received (`drainer.intake.pump_set`).
 * `left-out` counts the changes up to `commitTS` that are not downstream

@@ -1,7 +1,9 @@
 """What befalls the server that a source reads, through the source to the Pumps: rows come once."""
 
 import datetime as dt
+import json
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +12,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.source import command
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.servers.binlog_server import (
@@ -22,7 +26,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
 )
 from tests.kit.servers.fix_source import LONG_S, SourceRig, bulk, cleared
-from tests.kit.wait import eventually
+from tests.kit.wait import eventually, present
 
 pytestmark = pytest.mark.fault
 
@@ -163,17 +167,22 @@ def promote(replica: AnyBinlogServer, server: AnyBinlogServer) -> None:
 
 @pytest.fixture
 def replica(tmp_path: Path, server: AnyBinlogServer) -> Iterator[AnyBinlogServer]:
-    kind = MYSQL if server.is_mysql else MARIADB
-    made = make_server(tmp_path / "replica", 2, "--binlog-row-metadata=FULL", kind=kind)
-    made.password = server.password  # One address leads to both.
-    made.install()
-    made.start()
+    made = new_replica(tmp_path / "replica", 2, server)
     try:
-        made.reset_binlog()
-        replicate(made, server)
         yield made
     finally:
         made.stop()
+
+
+def new_replica(folder: Path, number: int, server: AnyBinlogServer) -> AnyBinlogServer:
+    kind = MYSQL if server.is_mysql else MARIADB
+    made = make_server(folder, number, "--binlog-row-metadata=FULL", kind=kind)
+    made.password = server.password  # One address leads to both.
+    made.install()
+    made.start()
+    made.reset_binlog()
+    replicate(made, server)
+    return made
 
 
 @pytest.mark.fault(
@@ -225,6 +234,81 @@ def test_a_promoted_replica_continues_where_its_master_was_and_a_reset_one_if_ac
         replica.run("DELETE FROM shop.t WHERE id % 5 = 0")
         source.finish(replica)
     rig.check(replica)
+
+
+@pytest.mark.fault(
+    "a replica is promoted; then the relay log is lost, and the source's checkpoint in etcd is that"
+    " of before the promotion, or of before the last transactions; the replica or another one"
+    " answers",
+    "the same replica is followed and nothing comes twice; of another one, or if the checkpoint"
+    " lacks transactions, a Drainer stops at the first transaction (PS-6015)",
+    cases="1 / 3",
+)
+@pytest.mark.parametrize(
+    "case",
+    [
+        "another server",
+        pytest.param("same server", marks=pytest.mark.thorough),
+        pytest.param("older checkpoint", marks=pytest.mark.thorough),
+    ],
+)
+def test_an_epoch_that_comes_again_is_recognised_or_stops_the_drainer(
+    case: str, server: AnyBinlogServer, replica: AnyBinlogServer, rig: SourceRig, tmp_path: Path
+) -> None:
+    key = SOURCES + "db-1"
+    with SlowProxy(f"127.0.0.1:{server.port}") as proxy:
+        source = rig.begin(server, source_port=port_of(proxy))
+        server.insert(5)
+        source.finish(server)
+        stored = present(rig.etcd.get(key)[0])
+        if case == "older checkpoint":
+            server.insert(5, first=50)
+            source.start()
+            source.finish(server)
+        promote(replica, server)
+        proxy.redirect(f"127.0.0.1:{replica.port}")
+        replica.insert(5, first=100)
+        if case != "older checkpoint":
+            source.start()
+            finish_after(stored, rig, replica)
+            assert {each[0] for each in rig.downstream().origins} == {
+                epoch_in(stored),
+                epoch_in(stored) + 1,
+            }
+        rig.etcd.put(key, stored)
+        shutil.rmtree(rig.folder / "relay")
+        if case != "another server":
+            source.start()
+            replica.insert(5, first=200)
+            finish_after(stored, rig, replica)
+            if case == "same server":
+                assert rig.check(replica).repeated > 0
+                return
+            with pytest.raises(NeedsOperator, match="in an epoch that begins after"):
+                rig.downstream()
+            return
+        other = new_replica(tmp_path / "other", 3, server)
+        try:
+            promote(other, server)
+            other.insert(5, first=300)
+            proxy.redirect(f"127.0.0.1:{other.port}")
+            source.start()
+            finish_after(stored, rig, other)
+        finally:
+            other.stop()
+    with pytest.raises(NeedsOperator, match="in which another server's binlog was read"):
+        rig.downstream()
+
+
+def finish_after(stored: bytes, rig: SourceRig, server: AnyBinlogServer) -> None:
+    """Stop the source once it has all that a server has, in the epoch after that of `stored`."""
+    wait_for_epoch(rig, epoch_in(stored) + 1)
+    rig.source.finish(server)
+
+
+def epoch_in(stored: bytes) -> int:
+    epoch: int = json.loads(stored)["epoch"]
+    return epoch
 
 
 @pytest.mark.fault(

@@ -60,7 +60,7 @@ class PrewriteValue(_message.Message):
     def __init__(self, schema_version: _Optional[int] = ..., mutations: _Optional[_Iterable[_Union[TableMutation, _Mapping]]] = ...) -> None: ...
 
 class Origin(_message.Message):
-    __slots__ = ("source", "epoch", "file", "position", "gtid", "previous_file", "previous_position")
+    __slots__ = ("source", "epoch", "file", "position", "gtid", "previous_file", "previous_position", "history", "after_epoch", "after_file", "after_position")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,10 @@ class Origin(_message.Message):
     GTID_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FILE_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_POSITION_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    AFTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FILE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_POSITION_FIELD_NUMBER: _ClassVar[int]
     source: str
     epoch: int
     file: int
@@ -75,7 +79,11 @@ class Origin(_message.Message):
     gtid: str
     previous_file: int
     previous_position: int
-    def __init__(self, source: _Optional[str] = ..., epoch: _Optional[int] = ..., file: _Optional[int] = ..., position: _Optional[int] = ..., gtid: _Optional[str] = ..., previous_file: _Optional[int] = ..., previous_position: _Optional[int] = ...) -> None: ...
+    history: int
+    after_epoch: int
+    after_file: int
+    after_position: int
+    def __init__(self, source: _Optional[str] = ..., epoch: _Optional[int] = ..., file: _Optional[int] = ..., position: _Optional[int] = ..., gtid: _Optional[str] = ..., previous_file: _Optional[int] = ..., previous_position: _Optional[int] = ..., history: _Optional[int] = ..., after_epoch: _Optional[int] = ..., after_file: _Optional[int] = ..., after_position: _Optional[int] = ...) -> None: ...
 
 class Binlog(_message.Message):
     __slots__ = ("tp", "start_ts", "commit_ts", "prewrite_key", "prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state", "origin")

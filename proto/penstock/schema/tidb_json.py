@@ -76,8 +76,11 @@ def strings(values: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def origin_to_json(origin: Origin) -> dict[str, Any]:
-    """Return the origin without `previous`, which is only for the stream."""
-    return {name: each for name, each in asdict(origin).items() if name != "previous"}
+    """Return the origin without the fields that are only for the stream."""
+    return {name: each for name, each in asdict(origin).items() if name not in _OF_STREAM}
+
+
+_OF_STREAM = ("previous", "history", "after")
 
 
 def origin_from_json(fields: Mapping[str, Any]) -> Origin:

@@ -36,7 +36,9 @@ class Origin:
     `epoch` counts the histories of the source, `file` is the number in the binlog file's name,
     `position` where the transaction ends in it. `gtid` is for people. `previous` is file and
     position, in the same epoch, of the last transaction with rows that was committed before this
-    one; None where the source does not know it.
+    one; None where the source does not know it. `history` identifies the epoch's binlog, 0 if
+    unknown. `after` is the last place of earlier epochs, until the source has committed anything in
+    this epoch.
     """
 
     source: str
@@ -45,6 +47,8 @@ class Origin:
     position: int
     gtid: str = ""
     previous: tuple[int, int] | None = None
+    history: int = 0
+    after: Place | None = None
 
     @property
     def place(self) -> Place:

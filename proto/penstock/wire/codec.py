@@ -84,11 +84,16 @@ def origin_of(message: pb.Origin) -> Origin:
         previous=(message.previous_file, message.previous_position)
         if message.HasField("previous_position")
         else None,
+        history=message.history,
+        after=(message.after_epoch, message.after_file, message.after_position)
+        if message.HasField("after_position")
+        else None,
     )
 
 
 def _origin_message(origin: Origin) -> pb.Origin:
     file, position = origin.previous or (None, None)
+    after_epoch, after_file, after_position = origin.after or (None, None, None)
     return pb.Origin(
         source=origin.source,
         epoch=origin.epoch,
@@ -97,6 +102,10 @@ def _origin_message(origin: Origin) -> pb.Origin:
         gtid=origin.gtid or None,
         previous_file=file,
         previous_position=position,
+        history=origin.history or None,
+        after_epoch=after_epoch,
+        after_file=after_file,
+        after_position=after_position,
     )
 
 

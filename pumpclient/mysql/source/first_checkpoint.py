@@ -33,6 +33,7 @@ from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, sub_dirs_of
 from pumpclient.mysql.relay.reader import file_in
 from pumpclient.mysql.relay.resume import (
+    check_same,
     continued_in,
     description_of,
     file_after,
@@ -184,7 +185,9 @@ def without_relay(
     if checkpoint.accepts:
         history = history_of(address, options)
         if history.name == checkpoint.accepts:
-            return _elsewhere(checkpoint, history.file, identity, is_known=False)
+            return _elsewhere(
+                checkpoint, history.file, history.server, history.digest, is_known=False
+            )
     if identity.uuid == checkpoint.server:
         if why := _not_continued(checkpoint, address, options, identity, gtids):
             problem = f"the source is at {checkpoint.done} of {checkpoint.server}, and {why}"
@@ -197,7 +200,9 @@ def without_relay(
         )
     seen = f"{checkpoint.done} of {checkpoint.server}"
     file = continued_in(address, options, identity, seen, gtids)
-    return _elsewhere(checkpoint, file, identity, is_known=True)
+    answered, description = description_of(address, options, file)
+    check_same(address, answered, identity)
+    return _elsewhere(checkpoint, file, identity, description_digest(description), is_known=True)
 
 
 def _in_first(place: str) -> str:
@@ -205,12 +210,12 @@ def _in_first(place: str) -> str:
 
 
 def _elsewhere(
-    checkpoint: Checkpoint, file: str, identity: ServerIdentity, *, is_known: bool
+    checkpoint: Checkpoint, file: str, identity: ServerIdentity, digest: int, *, is_known: bool
 ) -> Checkpoint:
     """Return the checkpoint at the start of a file of another history, in the next epoch.
 
     The next epoch, and not a fresh epoch: a checkpoint that reappears in a restored etcd then leads
-    to the same epoch as before, which a Drainer recognises.
+    to the same epoch as before, which a Drainer recognises, if it begins in the same file.
     """
     if checkpoint.is_within_load:
         raise changed_within_load()
@@ -224,11 +229,14 @@ def _elsewhere(
         since_s=0,
         gtids=checkpoint.gtids if is_known else "",
         skips_known=is_known,
-        described=0,
+        described=digest,
         accepts="",
         written="",
         rulings=forget_overrides(checkpoint.rulings, begin),
         loaded="",
+        history=digest,
+        # An operator who accepts another history accepts missing and repeated transactions.
+        after=checkpoint.last if is_known else "",
     )
 
 

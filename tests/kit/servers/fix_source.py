@@ -93,7 +93,8 @@ class Downstream:
         for binlog in binlogs:
             if seen.is_repeated(binlog.commit_ts, binlog.origin):
                 continue
-            assert seen.gap(binlog.commit_ts, binlog.origin) is None
+            if (gap := seen.gap(binlog.commit_ts, binlog.origin)) is not None:
+                raise gap
             seen.note(binlog.origin)
             if binlog.origin is not None:
                 is_reload = "/" in binlog.origin.source

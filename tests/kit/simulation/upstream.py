@@ -8,19 +8,23 @@
 The server is reset, put back to a backup, or replaced by a replica that may lack transactions; it
 rotates and deletes files. Each of these breaks the source's connection, so the source starts anew.
 The source dies, and its checkpoint in etcd trails or is put back with etcd. It passes on once more
-what its relay log has after the checkpoint, and continues where that ends. The Drainer restarts.
+what its relay log has after the checkpoint, and continues where that ends. The relay log may be
+lost: the source then continues at the checkpoint. The Drainer restarts.
 A transaction adds to a number, so that one that is lost or comes twice leaves a wrong sum.
 
-An operator answers each stop, and each error of the Drainer, by `penstock source reload --all`.
+An operator answers each stop, and each error of the Drainer, by `penstock source reload --all`, and
+does the same where all of the source is older (docs/restoring.md): server, checkpoint, relay log.
 
 What must hold once nothing fails any more: downstream has the numbers of the upstream.
 """
+
+from __future__ import annotations
 
 import copy
 import random
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,6 +64,8 @@ class UpstreamRules:
     compares_sizes: bool = True
     begins_above_all: bool = True
     leaves_out_repeated: bool = True
+    names_histories: bool = True
+    names_ends: bool = True
 
 
 UPSTREAM_RULES = {
@@ -68,6 +74,8 @@ UPSTREAM_RULES = {
     "a file is as long as what was read of it": UpstreamRules(compares_sizes=False),
     "a load begins an epoch above all that was seen": UpstreamRules(begins_above_all=False),
     "what was here before is left out": UpstreamRules(leaves_out_repeated=False),
+    "a transaction names the history of its epoch": UpstreamRules(names_histories=False),
+    "an epoch names the place after which it begins": UpstreamRules(names_ends=False),
 }
 
 
@@ -109,11 +117,18 @@ class Server:
     """Changes where transactions are lost and their GTIDs given out again."""
 
 
-class Upstream:
-    """One run; the same seed and the same rules give the same one."""
+Weights = Mapping[Callable[["Upstream"], None], int]
 
-    def __init__(self, seed: int, rules: UpstreamRules | None = None) -> None:
+
+class Upstream:
+    """One run; the same seed, rules and weights give the same one."""
+
+    def __init__(
+        self, seed: int, rules: UpstreamRules | None = None, weights: Weights | None = None
+    ) -> None:
+        """Start with an empty server; `weights` are `WEIGHTS` or `FAILOVERS`."""
         self.rules = rules or UpstreamRules()
+        self._weights = weights or WEIGHTS
         self.chance = random.Random(seed)
         self.flavor = self.chance.choice((Flavor.MYSQL, Flavor.MARIADB))
         self.counts: Counter[str] = Counter()
@@ -132,6 +147,9 @@ class Upstream:
         self.last_epoch = 0
         """The newest epoch that was ever committed."""
         self.loaded_epoch = 0
+        self.sent: Place = (0, 0, 0)
+        self.sent_history = 0
+        """The last place that was ever committed, and the history in which it was."""
         self.stream: list[tuple[Origin, Change | Counter[int]]] = []
         self.applied = 0
         self.downstream: Counter[int] = Counter()
@@ -246,6 +264,10 @@ class Upstream:
                 at = end
                 if origin is not None and change is not None:
                     self._pass_on(origin, change)
+        if self.server.history != self.sent_history and self._place_of(at) < self.sent:
+            self.counts["put back together"] += 1
+            self.reload()
+            return
         with self._asked():
             try:
                 found = without_relay(at, _NOWHERE, self._address(), mock.Mock())
@@ -307,22 +329,37 @@ class Upstream:
         own: Any = parse_gtid_set(change.gtid, self.flavor)
         is_known = at.skips_known and not own.subtract(known)
         origin = None if is_known else at.origin(SOURCE, end, change.gtid)
+        if origin is not None and not self.rules.names_histories:
+            origin = replace(origin, history=0)
+        if origin is not None and not self.rules.names_ends:
+            origin = replace(origin, after=None)
         if origin is not None:
             self._pass_on(origin, change)
         digest = description_digest(file.begun)
         gtids = str(known.union(own))
-        self.checkpoint = replace(at, done=str(end), gtids=gtids, described=digest)
+        after = at.after if origin is None else ""
+        self.checkpoint = replace(at, done=str(end), gtids=gtids, described=digest, after=after)
         self.relay.append((self.checkpoint, origin, change))
         if self.chance.random() < 0.3:
             self.saved = self.checkpoint
 
     def _pass_on(self, origin: Origin, what: Change | Counter[int]) -> None:
         self.last_epoch = max(self.last_epoch, origin.epoch)
+        if origin.place >= self.sent:
+            self.sent, self.sent_history = origin.place, self.server.history
         self.stream.append((origin, what))
+
+    def _place_of(self, at: Checkpoint) -> Place:
+        return at.epoch, at.place.file.number, at.place.position
 
     def die(self) -> None:
         """The source dies; what it read since its checkpoint comes again."""
         self._broken("deaths")
+
+    def lose_relay(self) -> None:
+        """The source stops, and its relay log is gone."""
+        self._broken("relay logs lost")
+        self.relay.clear()
 
     def back_up_etcd(self) -> None:
         self.etcds.append(self.saved)
@@ -427,7 +464,7 @@ class Upstream:
 
     def run(self) -> None:
         """Let things happen, then let them settle; raise `Violation`."""
-        happenings = self.chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=STEPS)
+        happenings = self.chance.choices(list(self._weights), list(self._weights.values()), k=STEPS)
         with mock.patch.object(planner, "log"):
             for happen in happenings:
                 happen(self)
@@ -456,7 +493,7 @@ class Upstream:
         return dict(self.counts)
 
 
-_WEIGHTS = {
+WEIGHTS: Weights = {
     Upstream.commit: 60,
     Upstream.read: 90,
     Upstream.apply: 70,
@@ -468,6 +505,19 @@ _WEIGHTS = {
     Upstream.put_back: 2,
     Upstream.fail_over: 2,
     Upstream.die: 5,
+    Upstream.lose_relay: 2,
     Upstream.put_back_etcd: 1,
     Upstream.restart: 3,
 }
+"""How often each event happens."""
+FAILOVERS: Weights = {
+    **WEIGHTS,
+    Upstream.back_up: 10,
+    Upstream.back_up_etcd: 10,
+    Upstream.reset: 0,
+    Upstream.put_back: 0,
+    Upstream.fail_over: 6,
+    Upstream.lose_relay: 6,
+    Upstream.put_back_etcd: 3,
+}
+"""Few loads: an epoch comes again only if etcd is put back to between a load and a failover."""

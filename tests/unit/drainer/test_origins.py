@@ -124,7 +124,7 @@ def test_a_source_that_goes_on_with_an_epoch_it_has_left_stops_the_drainer() -> 
         for ts, epoch in epochs.items()
     }
     more = {60: ddl(60, origin(60, epoch=5)), 70: transaction(70, origin(6, epoch=7), b"70")}
-    with pytest.raises(NeedsOperator, match=r"ended at \(5, 1, 20\): .* begun epoch 7") as stopped:
+    with pytest.raises(NeedsOperator, match=r"ended at \(5, 1, 20\); .* \(7, 1, 5\)") as stopped:
         planned(payloads, {})
     assert "accept-gap-commit-ts = [50]" in stopped.value.hint
     before = planned({ts: payloads[ts] for ts in (10, 20, 30, 40)}, {})
@@ -140,6 +140,87 @@ def test_a_source_that_goes_on_with_an_epoch_it_has_left_stops_the_drainer() -> 
         assert found_rows(each for each in found if isinstance(each, RowsStep)) == [left]
     later = found[-1].origins
     assert found_rows(planned({80: transaction(80, origin(99, epoch=5))}, later)) == []
+
+
+def begun(position: int, epoch: int, history: int, after: Place | None = None) -> Origin:
+    return replace(origin(position, epoch=epoch), history=history, after=after)
+
+
+FIRST = [begun(10, 5, 0), begun(20, 5, 0), begun(10, 6, 100, (5, 1, 25)), begun(20, 6, 100)]
+"""Of a first server, and of the one that followed it."""
+_SEEN = {"a": (6, 1, 20), "a/epoch-5": (5, 1, 20), "a/history-6": (6, 100, 0)}
+
+
+@pytest.mark.fault(
+    "etcd was restored to before a failover, the relay log is lost, and the source follows a third"
+    " server: it begins the same epoch again, at places that were seen or not seen",
+    "the Drainer stops at the first transaction with PS-6015; the same server's are left out",
+    cases="6",
+)
+@pytest.mark.parametrize("position", [10, 15, 30])
+@pytest.mark.parametrize("is_left", [False, True])
+def test_an_epoch_that_comes_again_with_another_history_stops_the_drainer(
+    position: int, is_left: bool
+) -> None:
+    stream = [*FIRST, begun(5, 7, 200, (6, 1, 20))] if is_left else FIRST
+    payloads = {ts: transaction(ts, each, b"%d" % ts) for ts, each in enumerate(stream, 10)}
+    before = planned(payloads, {})
+    assert found_rows(before) == list(map(b"%d".__mod__, payloads))
+    text = Checkpoint(20, 1, origins=before[-1].origins).to_json("w")
+    seen = Checkpoint.from_json(text).origins
+    more = {"a": (7, 1, 5), "a/epoch-6": (6, 1, 20), "a/history-7": (7, 200, 0)}
+    assert seen == (_SEEN | more if is_left else _SEEN)
+
+    again = {30: transaction(30, begun(20, 6, 100, (5, 1, 15)))}
+    assert found_rows(planned(again, seen)) == []
+    other = begun(position, 6, 300, (5, 1, 15))
+    other_server = {30: transaction(30, other, b"30"), 31: transaction(31, begun(40, 6, 300))}
+    with pytest.raises(NeedsOperator, match="in which another server's binlog was read") as stopped:
+        planned(other_server, seen)
+    assert "reload --all" in stopped.value.hint
+    # Accepted: nothing of the epoch is applied, and the load after it is.
+    loaded = transaction(32, Origin(source="a", epoch=99, file=0, position=1), b"loaded")
+    planner = Planner(lookup, rows_max=9, bytes_max=99, origins=seen, accepted_gap_ts={30})
+    planner.offer(Merged([30, 31, 32], [*other_server.values(), loaded], 100))
+    assert planner.next_step() is None
+    assert (step := planner.cut()) is not None
+    assert found_rows([step]) == [b"loaded"]
+
+
+def test_an_epoch_that_begins_before_what_was_seen_stops_the_drainer() -> None:
+    seen = {"a": (5, 1, 20)}
+    for after in (None, (5, 1, 20), (5, 1, 25), (6, 1, 1)):
+        fits = {30: transaction(30, begun(4, 7, 100, after), b"30")}
+        assert found_rows(planned(fits, seen)) == [b"30"]
+    behind = {
+        30: transaction(30, begun(4, 7, 100, (5, 1, 19)), b"30"),
+        31: transaction(31, begun(5, 7, 100), b"31"),
+    }
+    with pytest.raises(NeedsOperator, match=r"begins after \(5, 1, 19\); .* is \(5, 1, 20\)"):
+        planned(behind, seen)
+    planner = Planner(lookup, rows_max=9, bytes_max=99, origins=seen, accepted_gap_ts={30})
+    planner.offer(Merged([30, 31], list(behind.values()), 100))
+    assert planner.next_step() is None
+    assert (step := planner.cut()) is not None
+    assert (found_rows([step]), planner.repeated) == ([], 2)
+    # In an epoch that was seen, the source may have been killed before it stored a commit.
+    started = planned({30: transaction(30, begun(9, 7, 100, (5, 1, 20)), b"30")}, seen)
+    again = {
+        31: transaction(31, begun(9, 7, 100, (5, 1, 20))),
+        32: transaction(32, begun(12, 7, 100), b"32"),
+    }
+    assert found_rows(planned(again, started[-1].origins)) == [b"32"]
+
+
+def test_a_history_is_forgotten_with_the_end_of_its_epoch() -> None:
+    found = Origins({})
+    for epoch in range(1, 9):
+        found.note(begun(epoch, epoch, 50 + epoch))
+    kept = {name for name in found.now() if "/history-" in name}
+    assert kept == {f"a/history-{epoch}" for epoch in range(4, 9)}
+    found.note(begun(10, 8, 0))  # Of an older version of the source.
+    found.note(begun(11, 8, 58))
+    assert found.now()["a/history-8"] == (8, 58, 0)
 
 
 def test_only_the_ends_of_the_last_epochs_are_kept() -> None:

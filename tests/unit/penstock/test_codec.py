@@ -209,6 +209,7 @@ NUMBER = st.integers(0, (1 << 64) - 1)
 ORIGIN = st.builds(
     Origin, source=st.text(max_size=40), epoch=NUMBER, file=NUMBER, position=NUMBER,
     gtid=st.text(max_size=60), previous=st.none() | st.tuples(NUMBER, NUMBER),
+    history=st.integers(0, (1 << 32) - 1), after=st.none() | st.tuples(NUMBER, NUMBER, NUMBER),
 )  # fmt: skip
 HERE = Origin(source="db-1", epoch=3, file=999_999, position=5 << 30, gtid="0-1-77")
 
@@ -219,6 +220,12 @@ def test_an_origin_survives_the_way_through_the_bytes(origin: Origin) -> None:
     data = encode_binlog(binlog)
     assert decode_binlog(data) == binlog
     assert decode_origin(binlog_pb2.Binlog.FromString(data).origin.SerializeToString()) == origin
+
+
+def test_an_origin_without_a_history_has_the_bytes_of_before() -> None:
+    data = encode_binlog(Binlog(tp=BinlogType.PREWRITE, start_ts=7, origin=HERE))
+    written = binlog_pb2.Binlog.FromString(data).origin.SerializeToString()
+    assert written.hex() == "0a0464622d31100318bf843d2080808080142a06302d312d3737"
 
 
 def test_a_binlog_without_an_origin_has_none_and_no_byte_more() -> None:

@@ -7,7 +7,16 @@
 
 Only the owner writes the first and the last, in an etcd transaction that demands the second. `done`
 is a place in the relay log: all transactions up to it are committed. The relay log's
-sub-directories count histories, and so does `epoch`: both grow by one together. The first epoch of
+sub-directories count histories, and so does `epoch`: both grow by one together. If etcd was
+restored and the relay log is lost, an epoch may therefore come again with another history. The
+origin of each transaction tells a Drainer (`drainer.planner`) two facts by which it detects this:
+
+* `history`, a digest of the binlog file in which the epoch begins.
+* `after`, the place up to which the source had committed before the epoch. It is present until the
+  source commits in the epoch. If the checkpoint was behind, a Drainer has seen more: the server
+  that the source follows now repeats these transactions at other places.
+
+The first epoch of
 a source that starts without a checkpoint is the time in milliseconds (`fresh_epoch`). It is above
 all epochs that any Drainer has seen of this id, even if etcd was restored and knows less than the
 Drainers.
@@ -37,7 +46,7 @@ from penstock.cluster.node_registry import SOURCES
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, Retryable
 from penstock.ts import physical_ms
-from penstock.wire.binlog import Origin
+from penstock.wire.binlog import Origin, Place
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.state.skipped import SkippedTable
 
@@ -88,6 +97,12 @@ class Checkpoint:
 
     It is of the same server as `done`.
     """
+    history: int = 0
+    """Digest of the file in which the epoch begins, 0 where that is not known."""
+    after: str = ""
+    """The last place before the epoch, "epoch:file:position", until the source has committed in
+    it.
+    """
     reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The results of the last reloads, by table: number, rows, time, and where its DROP was
     read.
@@ -104,6 +119,13 @@ class Checkpoint:
         place = self.place
         loaded = tuple(map(int, self.loaded.split(":"))) if self.loaded else ()
         return (place.file.number, place.position) < loaded
+
+    @property
+    def last(self) -> str:
+        """The `after` of an epoch that follows this one."""
+        # An epoch without commits is passed over: no Drainer has seen its history.
+        place = self.place
+        return self.after or f"{self.epoch}:{place.file.number}:{place.position}"
 
     def epoch_of(self, location: Location) -> int:
         return self.epoch + location.suffix - self.place.suffix
@@ -125,6 +147,8 @@ class Checkpoint:
             position=end.position,
             gtid=gtid,
             previous=None if written is None else (written.file.number, written.position),
+            history=self.history,
+            after=_after(self.after) if self.after else None,
         )
 
     @classmethod
@@ -136,6 +160,7 @@ class Checkpoint:
             known = {name: value for name, value in fields.items() if name in _FIELDS}
             found = cls(**known, left_out=left_out)
             _ = found.place, found.written_place, found.is_within_load
+            _ = found.after and _after(found.after)
         except (ValueError, TypeError, AttributeError) as error:
             raise Malformed(
                 f"{key} in etcd cannot be read: {error}", _HINT, Code.ETCD_VALUE
@@ -173,6 +198,12 @@ def fresh_epoch(client: PumpClient, source: str, known: int = 0) -> int:
 def _place(text: str) -> Location:
     """Parse a place; cached, because each transaction parses the previous checkpoint's."""
     return Location.parse(text)
+
+
+@lru_cache(maxsize=64)
+def _after(text: str) -> Place:
+    epoch, file, position = map(int, text.split(":"))
+    return epoch, file, position
 
 
 class SourceTaken(Retryable):

@@ -212,6 +212,8 @@ class Syncer:
         self._described = description_digest(event)
         if begin[:2] != self._end[:2]:
             return
+        if begin == self._checkpoint.place and not self._checkpoint.history:
+            self._checkpoint = replace(self._checkpoint, history=self._described)
         if self._end_described not in (0, self._described):
             raise NeedsOperator(
                 f"the relay log's {begin.file} is not the file that was read up to {self._end}",
@@ -280,6 +282,7 @@ class Syncer:
         is_large = self._gatherer.is_large
         if self._gatherer.finish(origin):
             self._written = finished.end
+            self._note_commit()
         if self._catch_up.is_active and self._catch_up.passed():
             self._assembler.forget_tables()
         if self._left_out.finish(str(finished.end)):
@@ -304,6 +307,7 @@ class Syncer:
             _before_ddl()
             self._context.statements.execute(statement, verdict.pieces, origin)
             _after_ddl()
+            self._note_commit()
         elif translation.skipped:
             log.info("%s: skipped, %s", place_of(statement), translation.skipped)
         if pieces or verdict.renamed:
@@ -364,6 +368,10 @@ class Syncer:
 
     def _origin(self, end: Location, gtid: str) -> Origin:
         return self._checkpoint.origin(self._context.source_id, end, gtid, self._written)
+
+    def _note_commit(self) -> None:
+        if self._checkpoint.after:
+            self._checkpoint = replace(self._checkpoint, after="")
 
     def _advance(self, end: Location, gtid: str) -> None:
         if gtid:
@@ -471,6 +479,8 @@ class Syncer:
             written="",
             accepts="",
             loaded="",
+            history=0,
+            after="" if is_accepted else self._checkpoint.last,
         )
         self._described = self._end_described = 0
         self._known = self._known_from(self._checkpoint)

@@ -292,7 +292,7 @@ def test_a_source_within_its_load_starts_only_with_what_the_load_has() -> None:
     assert not CatchUp(None, replace(within, loaded="")).is_active  # Of an older version.
     new_server: Any = SimpleNamespace(uuid="0-2")
     with pytest.raises(NeedsOperator, match="before its binlog had passed the load"):
-        _elsewhere(within, "bin.000001", new_server, is_known=True)
+        _elsewhere(within, "bin.000001", new_server, 7, is_known=True)
 
 
 def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:

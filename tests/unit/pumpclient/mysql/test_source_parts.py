@@ -1,6 +1,8 @@
 """A source's small parts: journal, what is left out, merged tables, starts, groups."""
 
+import json
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,22 +12,23 @@ import pytest
 from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.parse.parser import parse
-from penstock.errors import Corrupt, NeedsOperator
+from penstock.errors import Corrupt, Malformed, NeedsOperator
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import EventRule, RouteRule
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.mysql.events.frame import Checksum, EventType, Header, make_event
 from pumpclient.mysql.events.transactions import Query
-from pumpclient.mysql.gtid import MariadbGtid, MariadbGtidSet
+from pumpclient.mysql.gtid import Flavor, MariadbGtid, MariadbGtidSet
 from pumpclient.mysql.journal import Journal, OpenGroup, settle
+from pumpclient.mysql.protocol.server import ServerIdentity
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.source.config import LoadConfig, OnlineConfig
 from pumpclient.mysql.source.ddl import merged, table_mapping
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.session import ServerDefaults
 from pumpclient.mysql.source.ddl.table_mapping import Tables
-from pumpclient.mysql.source.first_checkpoint import moment_s
+from pumpclient.mysql.source.first_checkpoint import _elsewhere, moment_s
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.transactions import KnownTransactions
 from pumpclient.mysql.translate.ddl_pieces import Piece, Translator
@@ -140,6 +143,27 @@ def test_a_checkpoint_counts_epochs_by_sub_directories() -> None:
     end = Location.parse("other-bin|000003.000001:50")
     assert checkpoint.origin("s", end, "0-1-1").place == (5, 1, 50)
     assert checkpoint.origin("s", checkpoint.place, "").place == (4, 7, 100)
+
+
+def test_another_server_is_followed_in_an_epoch_that_names_its_file_and_what_was_before() -> None:
+    checkpoint = Checkpoint(epoch=4, server="0-1", done="bin|000002.000007:100", gtids="0-1-9")
+    there = ServerIdentity("0-2", 2, Flavor.MARIADB, "11")
+    moved = _elsewhere(checkpoint, "bin.000003", there, 77, is_known=True)
+    assert (moved.epoch, moved.done, moved.described) == (5, "bin|000001.000003:4", 77)
+    found = moved.origin("s", Location.parse("bin|000001.000003:90"), "0-2-10")
+    assert (found.place, found.history, found.after) == ((5, 3, 90), 77, (4, 7, 100))
+    # Nothing was committed in epoch 5, so no Drainer has seen it.
+    again = _elsewhere(moved, "bin.000001", there, 78, is_known=True)
+    assert (again.epoch, again.history, again.after) == (6, 78, "4:7:100")
+    committed = replace(moved, done="bin|000001.000003:90", after="")
+    assert _elsewhere(committed, "bin.000001", there, 78, is_known=True).after == "5:3:90"
+    # An operator accepts that an accepted history repeats or lacks transactions.
+    accepted = _elsewhere(checkpoint, "bin.000001", there, 79, is_known=False)
+    assert (accepted.history, accepted.after, accepted.gtids) == (79, "", "")
+    stored = json.dumps(asdict(moved)).encode()
+    assert Checkpoint.parse(stored, "key") == moved
+    with pytest.raises(Malformed, match="cannot be read"):
+        Checkpoint.parse(json.dumps({**asdict(moved), "after": "4:7"}).encode(), "key")
 
 
 def test_a_moment_without_a_zone_is_utc() -> None:
