@@ -192,13 +192,14 @@ class PenstockService:
             )
             async with aclosing(batches):
                 async for pulled in batches:
-                    if metadata is not None and not self._is_cut(pulled, pieces):
+                    is_whole = metadata is None or self._is_cut(pulled, pieces)
+                    if metadata is not None and not is_whole:
                         metadata.add(pulled)
                         if metadata.size_bytes < METADATA_BYTES and pulled.commit_ts:
                             continue
                     if metadata:
                         yield metadata.taken()
-                    if metadata is None or self._is_cut(pulled, pieces):
+                    if is_whole:
                         async for message in self._messages(pulled, pieces):
                             yield message
         except (PenstockError, OSError) as error:

@@ -316,10 +316,10 @@ class GroupWriter:
         _before_decided()
         timeout_s = session.options.attempt_timeout_s + size / _SUBMIT_BYTES_PER_S
         answer = calls.write(version, payloads, timeout_s)
-        failure = answer if isinstance(answer, Failure) else None
-        if failure is None or failure.reason not in (Reason.TOO_OLD, Reason.SCHEMA_CHANGED):
-            session.pumps.report_prewrite(pump, failure)
-        return failure, pump
+        if isinstance(answer, Failure):
+            return answer, pump
+        session.pumps.report_prewrite(pump, None)
+        return None, pump
 
     def _finish(self, flight: _Flight) -> None:
         try:

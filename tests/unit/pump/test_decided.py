@@ -64,6 +64,22 @@ class SlowOracle(MemoryOracle):
         return taken
 
 
+async def waiting(
+    pump: Pump, *values: bytes, now_ms: int = 1
+) -> tuple[SlowOracle, asyncio.Task[Reply]]:
+    """Begin a call; return once its timestamps are taken, of which it does not know yet."""
+    pump.decided._oracle = oracle = SlowOracle(now_ms)
+    task = asyncio.create_task(write(pump, list(map(decided, values))))
+    await asyncio.to_thread(oracle.has_taken.wait)
+    return oracle, task
+
+
+def fake_of(oracle: SlowOracle) -> Record:
+    """Return a fake binlog with a later timestamp."""
+    ts = oracle.get_ts()
+    return Record(BinlogType.ROLLBACK, ts, ts, encode_binlog(fake_binlog(ts)))
+
+
 def test_transactions_come_in_their_order_and_have_all_that_two_phases_give(tmp_path: Path) -> None:
     async def scenario(pump: Pump) -> None:
         reply = await write(pump, [decided(b"one"), decided(b"two")])
@@ -91,22 +107,19 @@ def test_transactions_come_in_their_order_and_have_all_that_two_phases_give(tmp_
 
 def test_nothing_with_a_larger_timestamp_moves_the_stream_past_them(tmp_path: Path) -> None:
     async def scenario(pump: Pump) -> None:
-        pump.decided._oracle = oracle = SlowOracle()
-        task = asyncio.create_task(write(pump, [decided(b"rows")]))
-        await asyncio.to_thread(oracle.has_taken.wait)
-        ts = oracle.get_ts()
-        fake = Record(BinlogType.ROLLBACK, ts, ts, encode_binlog(fake_binlog(ts)))
+        oracle, task = await waiting(pump, b"rows")
+        fake = fake_of(oracle)
         open_ts = oracle.get_ts()
         await pump.writer.write([prewrite(open_ts), fake])
         assert pump.storage.max_commit_ts == 0
         oracle.may_answer.set()
         (commit_ts,) = (await task).commit_ts
-        assert commit_ts < ts
+        assert commit_ts < fake.commit_ts
         # The open Prewrite came after the hold, and keeps the stream no longer than that.
         await until(lambda: pump.writer.groups_written == 2 and not pump.writer.queued_bytes)
         assert pump.storage.max_commit_ts == 0
         await pump.writer.write([rollback(open_ts)])
-        await until(lambda: pump.storage.max_commit_ts == ts)
+        await until(lambda: pump.storage.max_commit_ts == fake.commit_ts)
         assert [ts for _, ts in commits(pump.storage)] == [commit_ts]
 
     run(tmp_path, scenario)
@@ -116,9 +129,7 @@ def test_a_watermark_is_shown_only_when_they_are_stored(tmp_path: Path) -> None:
     async def scenario(pump: Pump) -> None:
         before_ts = pump.oracle.get_ts()
         pump.storage.advance(before_ts)
-        pump.decided._oracle = oracle = SlowOracle(2)
-        task = asyncio.create_task(write(pump, [decided(b"one"), decided(b"two")]))
-        await asyncio.to_thread(oracle.has_taken.wait)
+        oracle, task = await waiting(pump, b"one", b"two", now_ms=2)
         ts = oracle.get_ts()
         await pump.writer.between_groups(lambda: pump.storage.advance(ts))
         assert pump.storage.max_commit_ts == before_ts
@@ -148,17 +159,14 @@ def test_a_deposed_pump_shows_nothing_past_a_group_that_the_next_one_may_have(
 
 def test_a_failure_lets_the_stream_go_on(tmp_path: Path) -> None:
     async def scenario(pump: Pump) -> None:
-        pump.decided._oracle = oracle = SlowOracle()
-        task = asyncio.create_task(write(pump, [decided(b"rows")]))
-        await asyncio.to_thread(oracle.has_taken.wait)
-        ts = oracle.get_ts()
-        fake = Record(BinlogType.ROLLBACK, ts, ts, encode_binlog(fake_binlog(ts)))
+        oracle, task = await waiting(pump, b"rows")
+        fake = fake_of(oracle)
         await pump.writer.write([fake])
         await until(lambda: pump.storage._indexed_group == 1)
         pump.decided._is_closed = True
         oracle.may_answer.set()
         assert (await task).refusal.code == Refusal.RETRYABLE
-        assert pump.storage.max_commit_ts == ts
+        assert pump.storage.max_commit_ts == fake.commit_ts
 
     run(tmp_path, scenario)
 
@@ -207,9 +215,7 @@ def test_a_pump_that_is_not_online_or_of_another_cluster_refuses(tmp_path: Path)
 
 def test_a_caller_that_goes_away_leaves_no_hold(tmp_path: Path) -> None:
     async def scenario(pump: Pump) -> None:
-        pump.decided._oracle = oracle = SlowOracle()
-        task = asyncio.create_task(write(pump, [decided(b"rows")]))
-        await asyncio.to_thread(oracle.has_taken.wait)
+        oracle, task = await waiting(pump, b"rows")
         task.cancel()
         oracle.may_answer.set()
         await until(lambda: len(commits(pump.storage)) == 1)

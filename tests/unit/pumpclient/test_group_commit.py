@@ -39,6 +39,7 @@ class World:
     def __init__(self, pump: FakePump, **options: Any) -> None:
         self.pump, self.journal = pump, Journal()
         self.rolled_back: list[int] = []
+        self.reported: list[Failure | None] = []
         self.pins = self.ts = 0
         self.table: Any = SimpleNamespace(info=SimpleNamespace(id=7, name="t"), schema_name="s")
         self.current: Any = self.table
@@ -57,7 +58,7 @@ class World:
         nothing = SimpleNamespace(
             pick=lambda start_ts, retry: self.pump,
             report=lambda pump, failure: None,
-            report_prewrite=lambda pump, failure: None,
+            report_prewrite=lambda pump, failure: self.reported.append(failure),
         )
         return SimpleNamespace(
             oracle=SimpleNamespace(get_many=self._get_many),
@@ -245,7 +246,7 @@ def test_a_schema_that_changes_before_the_call_only_repeats_it() -> None:
     world.submit(2)
     world.writer.drain()
     world.writer.close()
-    assert (world.done, world.pins) == ([2], 0)
+    assert (world.done, world.pins, world.reported) == ([2], 0, [None])
 
 
 def test_a_decided_group_without_an_answer_ends_the_writer() -> None:
@@ -266,6 +267,7 @@ def test_a_decided_group_without_an_answer_ends_the_writer() -> None:
         submit_many()
     world.writer.close()
     assert (counts, world.done, world.rolled_back) == ([1], [], [])
+    assert world.reported == [LOST]
 
 
 def test_groups_that_go_in_parts_stay_in_order() -> None:
