@@ -51,6 +51,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -525,7 +526,7 @@ class Origins:
             return NeedsOperator(
                 f"transaction {ts} is from {origin.source}, {origin.place}, {why}; the last one"
                 f" seen is {last}",
-                "the source continued from a checkpoint of before, as after a restore of etcd. Stop"
+                "the source continued from an older checkpoint, as after a restore of etcd. Stop"
                 " the source, run penstock source reload --all, and start it. Then start this"
                 f" Drainer with accept-gap-commit-ts = [{ts}], which skips the transactions of the"
                 f" source in epoch {origin.epoch}",
@@ -580,11 +581,13 @@ _ENDS_MAX = 4
 _NEVER = (1 << 63) - 1
 
 
+@lru_cache(maxsize=64)
 def _end_key(source: str, epoch: int | str = "") -> str:
     """Return under which name the end of an epoch is kept; no source has a / in its name."""
     return f"{source}/epoch-{epoch}"
 
 
+@lru_cache(maxsize=64)
 def _history_key(source: str, epoch: int) -> str:
     return f"{source}/history-{epoch}"
 
