@@ -194,7 +194,7 @@ class DrainerConfig:
     accept_gap_commit_ts: tuple[str, ...] = setting(
         (),
         "commit_ts of transactions that are applied although earlier transactions of their source"
-        " are missing in the stream, or from which on an epoch of it is skipped (PS-6015)",
+        " are missing in the stream, or from which on an epoch of that source is skipped (PS-6015)",
     )
     batch_rows_max: int = setting(
         50_000, "number of rows at which a batch ends; a higher value needs more memory"
