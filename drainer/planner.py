@@ -581,7 +581,6 @@ _ENDS_MAX = 4
 _NEVER = (1 << 63) - 1
 
 
-@lru_cache(maxsize=64)
 def _end_key(source: str, epoch: int | str = "") -> str:
     """Return under which name the end of an epoch is kept; no source has a / in its name."""
     return f"{source}/epoch-{epoch}"

@@ -100,9 +100,7 @@ class Checkpoint:
     history: int = 0
     """Digest of the file in which the epoch begins, 0 where that is not known."""
     after: str = ""
-    """The last place before the epoch, "epoch:file:position", until the source has committed in
-    it.
-    """
+    """The last place before the epoch, "epoch:file:position", until the epoch has a commit."""
     reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The results of the last reloads, by table: number, rows, time, and where its DROP was
     read.
@@ -124,8 +122,7 @@ class Checkpoint:
     def last(self) -> str:
         """The `after` of an epoch that follows this one."""
         # An epoch without commits is passed over: no Drainer has seen its history.
-        place = self.place
-        return self.after or f"{self.epoch}:{place.file.number}:{place.position}"
+        return self.after or f"{self.epoch}:{self.place.file.number}:{self.place.position}"
 
     def epoch_of(self, location: Location) -> int:
         return self.epoch + location.suffix - self.place.suffix
