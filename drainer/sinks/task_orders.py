@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from drainer.sinks.checkpoint import TakenOver
 from drainer.sinks.protocol import Passage, Refused
+from drainer.task.work_loop import failure_of
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 
-_REPORT_HINT = "the Drainer's checkpoint stands before this batch; report this failure"
 _ERRORS: dict[str, type[PenstockError]] = {
     each.__name__: each for each in (NeedsOperator, Refused, Retryable, TakenOver)
 }
@@ -50,16 +50,9 @@ GONE = json.dumps({"gone": True}).encode()
 
 def failed(error: Exception) -> bytes:
     """Return the answer for an error; the Drainer raises it as the class that it belongs to."""
-    problem = f"the partitions of a batch were not committed: {type(error).__name__}: {error}"
-    fields = {"error": "NeedsOperator", "problem": problem}
-    fields |= {"hint": _REPORT_HINT, "code": str(Code.DEFECT)}
-    if isinstance(error, PenstockError):
-        known = (each for each in type(error).__mro__ if each.__name__ in _ERRORS)
-        name = next(known, NeedsOperator).__name__
-        fields = {"error": name, "problem": str(error), "hint": "", "code": str(error.code)}
-    if isinstance(error, NeedsOperator):
-        fields |= {"problem": error.problem, "hint": error.hint}
-    return json.dumps(fields).encode()
+    fields = failure_of(error, "the partitions of a batch were not committed")
+    known = (each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
+    return json.dumps({"error": next(known, NeedsOperator.__name__), **fields}).encode()
 
 
 def outcome_of(answer: bytes, task: int) -> list[float] | None:

@@ -66,7 +66,6 @@ HELD_BYTES_MAX = 16 << 20
 
 _HELLO_BYTES_MAX = 1024
 _LOSSES_MAX = 4
-_NO_HINT = "the Drainer's checkpoint stands before this batch; report this failure"
 _HINT = "see spark.log in the data-dir: usually an executor without memory or a broken package"
 
 
@@ -343,7 +342,7 @@ class Dispatcher:
                     failure = json.loads(payload)
                     problem = f"Spark task {task.partition}: {failure['problem']}"
                     code = code_named(failure["code"]) or Code.DEFECT
-                    failed = NeedsOperator(problem, failure["hint"] or _NO_HINT, code)
+                    failed = NeedsOperator(problem, failure["hint"], code)
                     unit.answer.set_exception(failed)
             self._dispatch()
 

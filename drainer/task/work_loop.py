@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from drainer.task.held_unit import answer
 from penstock import __version__
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, PenstockError
 from penstock.http2.client.tls_end import TlsEnd
 
 if TYPE_CHECKING:
@@ -278,11 +278,7 @@ def serve(
             try:
                 kind, reply = RESULT, answer(payload)
             except Exception as error:
-                problem = f"the rows of a batch were not converted: {type(error).__name__}: {error}"
-                hint, code = "", Code.DEFECT
-                if isinstance(error, NeedsOperator):
-                    problem, hint, code = error.problem, error.hint, error.code
-                failure = {"problem": problem, "hint": hint, "code": str(code)}
+                failure = failure_of(error, "the rows of a batch were not converted")
                 kind, reply = FAILED, json.dumps(failure).encode()
             try:
                 line.send(HEADER.pack(kind, number, len(reply)), reply)
@@ -296,6 +292,23 @@ def serve(
             with suppress(queue.Empty):
                 units.get_nowait()
             reader.join(timeout=0.05)
+
+
+def failure_of(error: Exception, problem: str) -> dict[str, str]:
+    """Return problem, hint and code of a task's error; `problem` is what the task did not do."""
+    if isinstance(error, NeedsOperator):
+        return {"problem": error.problem, "hint": error.hint, "code": str(error.code)}
+    if isinstance(error, PenstockError):
+        return {"problem": str(error), "hint": _REPORT_HINT, "code": str(error.code)}
+    if isinstance(error, MemoryError):
+        problem += ": they need more memory than Spark gives a task"
+        return {"problem": problem, "hint": _MEMORY_HINT, "code": str(Code.SPARK_TASK)}
+    problem += f": {type(error).__name__}: {error}"
+    return {"problem": problem, "hint": _REPORT_HINT, "code": str(Code.DEFECT)}
+
+
+_MEMORY_HINT: Final = "lower batch-bytes-max, or raise spark.executor.pyspark.memory in spark.conf"
+_REPORT_HINT: Final = "the Drainer's checkpoint stands before this batch; report this failure"
 
 
 def _obey(line: Line, ordered: queue.SimpleQueue[tuple[int, bytes] | None], orders: Orders) -> None:

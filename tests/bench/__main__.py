@@ -4,10 +4,10 @@
 
 `pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
 `pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
-these two; CATCHUP_GB=1 makes the last one small. `outputs.kafka.memory` takes
-KAFKA_MEMORY_S seconds, and runs under its name and for `outputs`. `tidb` runs under its name only,
-too: it needs the TiDB that `deploy/go.sh .venv/servers tidb` builds. What is being measured stands
-on stderr.
+these two. `outputs.kafka.memory` takes minutes, and runs under its name and for `outputs`. `tidb`
+runs under its name only, too: it needs the TiDB that `deploy/go.sh .venv/servers tidb` builds.
+BENCH_SCALE=0.1 makes all of them smaller. Standard error names the benchmark in progress. If one
+fails, the others run, and the exit code is 1.
 
     {"name", "value", "unit", "baseline", "ratio", "detail"}
 
@@ -18,6 +18,7 @@ value would flatter, so it is value over baseline there too). Machines differ; r
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.bench import (
     pump_unary,
     pump_write,
     spark_cluster,
+    spark_query,
     tidb_upstream,
 )
 from tests.bench.rig import Figure
@@ -66,6 +68,7 @@ OTHERS: dict[str, Bench] = {
     "outputs.kafka.lag": outputs_kafka.measure_lag,
     "drainer.restart drainer.takeover": drainer.measure_restart,
     "spark.cluster.": spark_cluster.measure,
+    "spark.query.": spark_query.measure,
     "lag.mariadb. drainer.lag": partial(lag.measure, "lag.mariadb", 2000),
     "apply.replica.mixed drainer.replica": apply.measure_replica,
     "apply.load_data.insert drainer.load_data": apply.measure_load_data,
@@ -128,18 +131,23 @@ def _is_chosen(prefixes: str, words: list[str], *, is_long: bool) -> bool:
 
 
 def main() -> int:
-    """Run what was asked for; return 2 when nothing has that name."""
+    """Run what was asked for; return 1 if a benchmark fails, 2 when nothing has that name."""
     benches = chosen(sys.argv[1:])
     if not benches:
         names = " ".join(SPINE | OTHERS | LONG)
         print(f"no benchmark begins with {sys.argv[1:]}; there are {names}", file=sys.stderr)
         return 2
+    code = 0
     for number, (prefixes, bench) in enumerate(benches.items(), 1):
         print(f"{number} of {len(benches)}: {prefixes}", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as home:
-            for figure in bench(Path(home)):
-                print(json.dumps(figure.as_json()), flush=True)
-    return 0
+            try:
+                for figure in bench(Path(home)):
+                    print(json.dumps(figure.as_json()), flush=True)
+            except Exception:
+                traceback.print_exc()
+                code = 1
+    return code
 
 
 if __name__ == "__main__":

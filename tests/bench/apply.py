@@ -47,15 +47,15 @@ from tests.bench.apply_sides import (
     snapshot,
     warm_up,
 )
-from tests.bench.rig import Figure, running
+from tests.bench.rig import Figure, running, sized
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.changes import batch_of, table_of
 
 COUNTS = (1, 10, 100)
-ROWS = 100_000
-ROWS_MAX = 1_000_000
-CHANGES = 200_000
-CLASSIC_CHANGES = 16_000
+ROWS = sized(100_000, 2_000)
+ROWS_MAX = sized(1_000_000, 20_000)
+CHANGES = sized(200_000, 4_000)
+CLASSIC_CHANGES = sized(16_000, 1_600)
 _SCHEMAS = ("classic", "snapshot", "parallel")
 CLASSIC = "16 connections, one row per statement, 20 rows per transaction"
 
@@ -106,7 +106,7 @@ def ensure_equal(server: MariadbServer, tables: Tables, schemas: Sequence[str]) 
     assert held == tables.rows_of(0), f"{first} does not hold what the upstream has"
 
 
-LOADED_ROWS = 200_000
+LOADED_ROWS = sized(200_000, 4_000)
 _LOADED = ("loaded", "snapshot", "parallel")
 
 
@@ -130,7 +130,7 @@ def measure_load_data(home: Path) -> Iterator[Figure]:
     yield against("apply.load_data.insert", ours, parted, loaded, baseline)
 
 
-REPLICA_CHANGES = 60_000
+REPLICA_CHANGES = sized(60_000, 1_600)
 THREADS = 16
 FETCH_S_MAX = 120.0
 _PRIMARY = ("--log-bin=mysql-bin", "--binlog-format=ROW", "--server-id=1", "--sync-binlog=0")
@@ -237,7 +237,7 @@ SQL = (
     " qty INT, price DECIMAL(12,2), score DOUBLE, at DATETIME, note VARCHAR(255),"
     " raw VARBINARY(64), KEY qty (qty))"
 )
-EXISTING_ROWS = 20_000
+EXISTING_ROWS = sized(20_000, 1_000)
 BATCHES = 8
 
 

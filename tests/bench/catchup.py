@@ -2,11 +2,10 @@
 
 Rows of 1 KB in transactions of 4, 32 and 128 changes; each writer inserts rows, and deletes those
 it inserted a while ago, so that the downstream stays small. Ten gigabytes take about ten minutes on
-two cores, half of it to write them. `CATCHUP_GB` asks for another amount, and the figure is called
-by it. What matters beside the rate is in the detail: rate and memory, for each tenth.
+two cores, half of it to write them. `BENCH_SCALE` changes the amount, and the figure is called by
+it. What matters beside the rate is in the detail: rate and memory, for each tenth.
 """
 
-import os
 import random
 import sys
 import time
@@ -28,9 +27,9 @@ from pumpclient import PumpClient
 from pumpclient.transaction import Transaction
 from tests.bench.lag import checkpoint_ts
 from tests.bench.pump_stored import need_room
-from tests.bench.rig import Figure, process_s
+from tests.bench.rig import Figure, process_s, sized
 
-GIGABYTES = int(os.environ.get("CATCHUP_GB", "10"))
+GIGABYTES = sized(10)
 NAME = f"catchup.{GIGABYTES}g"
 ROW_BYTES = 1000
 CHANGES = (4, 32, 128)

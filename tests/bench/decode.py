@@ -32,11 +32,11 @@ from penstock.schema.model import (
 )
 from penstock.wire.binlog import MutationType
 from pumpclient.mysql.events.frame import ROWS_TYPES, EventType, Header
-from tests.bench.rig import Figure, running, timed
+from tests.bench.rig import Figure, running, sized, timed
 from tests.kit.mysql.binlogs import current_file, events_of, read_file, rows_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 
-ROWS = 100_000
+ROWS = sized(100_000, 1_000)
 ROUNDS = 5
 
 KINDS: tuple[tuple[MysqlType, dict[str, object]], ...] = (
@@ -109,7 +109,8 @@ def measure(home: Path) -> Iterator[Figure]:
     )
 
 
-SINGLE_ROWS, MULTI_ROWS, ROWS_PER_INSERT = 20_000, 100_000, 1_000
+ROWS_PER_INSERT = 1_000
+SINGLE_ROWS, MULTI_ROWS = sized(20_000, 1_000), sized(100, 2) * ROWS_PER_INSERT
 MYSQL_ROUNDS = 3
 Events = list[tuple[Header, bytes]]
 MYSQL_TABLE = (

@@ -37,12 +37,12 @@ from penstock_local.process import ServerProcess
 from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.lag import checkpoint_ts, wait_until
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, sized
 
 SIZES = {"small": 200, "large": 32 << 10}
 """Bytes of a transaction's rows."""
 RUN_BYTES = 1 << 20
-TOTAL_BYTES = 256 << 20
+TOTAL_BYTES = sized(256, 8) << 20
 FILE_BYTES_MAX = 512 << 20
 ROUNDS = 3
 
@@ -135,7 +135,7 @@ def _timed(
     return time.perf_counter() - begun_s
 
 
-RESTARTS = 7
+RESTARTS = sized(7)
 WRITE_EVERY_S = 0.02
 DEAD_FOR_S = 0.5
 SETTLE_S = 2.0

@@ -31,10 +31,10 @@ from pumpclient import PumpClient
 from pumpclient.changes import Changes, ChangeSet, next_row_id
 from pumpclient.delivery.group_commit import GROUP_COUNT_MAX, GroupWriter, PendingTransaction
 from pumpclient.rows import Table
-from tests.bench.rig import Figure, Writers, lag_figures, percentile, process_s
+from tests.bench.rig import Figure, Writers, lag_figures, percentile, process_s, sized
 
 WARM_UP_S = 2.0
-SECONDS = 15.0
+SECONDS = sized(15, 3)
 LOOK_EVERY_S = 0.004
 
 

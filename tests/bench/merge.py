@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 
 from drainer.intake.merger import Merger
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, sized
 
 PUMPS = (1, 5, 10, 50, 200)
-BINLOGS = 400_000
+BINLOGS = sized(400_000, 40_000)
 BINLOG_BYTES = 200
 MESSAGE_BYTES = 1 << 20
 SMALL_MESSAGE_BYTES = 4 << 10

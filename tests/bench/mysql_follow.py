@@ -3,14 +3,13 @@
 The history is recorded once: `oltp_read_write` as sysbench runs it by default, four sessions. The
 replica has fetched all of it before its time begins; Penstock's time begins with the start of the
 source's process, so that Python's start and the fetching are in it. Both end when the downstream
-has the last transaction, then the tables must be equal. `MYSQL_E2E_TRANSACTIONS` makes it smaller,
-`MYSQL_E2E_RAND` chooses how sysbench draws rows (`special`, its default, has hot ones; `uniform`).
+has the last transaction, then the tables must be equal. `MYSQL_E2E_RAND` chooses how sysbench draws
+rows (`special`, its default, has hot ones; `uniform`).
 
 The lag is from a commit on the upstream to its rows being readable downstream. 1,000 sysbench-like
 transactions a second are offered to the upstream, first with MariaDB's own replica behind it, then
 with the source, the Pumps and the Drainer: the baseline is the replica's lag, one applying thread.
 The time of a commit is that of its acknowledgement. Then the tables must be equal.
-`MYSQL_LAG_SECONDS` makes it shorter.
 """
 
 import os
@@ -35,9 +34,9 @@ from tests.bench.mysql_sides import (
     both,
 )
 from tests.bench.oltp_writers import LOOK_EVERY_S, STALL_S_MAX, MarkedWriters, Pace
-from tests.bench.rig import Figure, lag_figures
+from tests.bench.rig import Figure, lag_figures, sized
 
-TRANSACTIONS = int(os.environ.get("MYSQL_E2E_TRANSACTIONS", "100000"))
+TRANSACTIONS = sized(100_000, 1_000)
 RAND = os.environ.get("MYSQL_E2E_RAND", "special")
 MANY = 16
 
@@ -96,7 +95,7 @@ def _penstock(sides: Sides, start: Place, count: int) -> Spent:
 RATE = 1000
 SESSIONS = MARKS
 WARM_UP_S = 3.0
-SECONDS = float(os.environ.get("MYSQL_LAG_SECONDS", "20"))
+SECONDS = sized(20, 3)
 FIRST = 1_000_000
 """The number of the first transaction behind the source, above all of the replica's."""
 

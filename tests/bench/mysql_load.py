@@ -22,10 +22,10 @@ from pumpclient.mysql.protocol.server import address_in
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from tests.bench.lag import cpu_s, wait_until
 from tests.bench.mysql_sides import dump_and_load
-from tests.bench.rig import Figure, process_s, running, timed
+from tests.bench.rig import Figure, process_s, running, sized, timed
 from tests.kit.servers.binlog_server import BinlogServer
 
-TABLES, ROWS = 2, 200_000
+TABLES, ROWS = 2, sized(200_000, 2_000)
 READERS = 2
 
 Cpu = dict[str, float]

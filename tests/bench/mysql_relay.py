@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pumpclient.mysql.relay.receiver import RelayOptions, RelayReceiver, start_thread
 from pumpclient.mysql.relay.resume import Start
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, sized
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 
 _WAIT_S = 300.0
 _COLUMNS = ", ".join(f"c{i} VARCHAR(32)" for i in range(9))
 _ROW = ", ".join(f"CONCAT('value ', {i}, ' of ', n)" for i in range(9))
-_SMALL = 80_000
-_LARGE_STATEMENTS, _LARGE_ROWS = 400, 1000
+_SMALL = sized(80_000, 1_000)
+_LARGE_STATEMENTS, _LARGE_ROWS = sized(400, 10), 1000
 _ROUNDS = 3
 
 SCRIPTS = {

@@ -28,9 +28,9 @@ from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.source.ddl.table_mapping import define_table
 from tests.bench.apply import applied, fetch
 from tests.bench.lag import cpu_s, wait_until
-from tests.bench.rig import process_s, running
+from tests.bench.rig import process_s, running, sized
 
-TABLES, ROWS = 4, 25_000
+TABLES, ROWS = 4, sized(25_000, 2_000)
 THREADS = 4
 MARKS = 16
 """How many rows `marks` has, by which a session's transactions are known downstream."""

@@ -19,6 +19,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,25 +28,27 @@ from deltalake import DeltaTable
 
 from drainer.settings.targets import FilesTarget
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.delta.lake import OWN
 from drainer.sinks.files.sink import FileSink
 from drainer.task.events.event_unit import TIDB_BINLOG_FILE, Encoding, answer, event_units
 from drainer.task.events.messages import Messages
 from drainer.task.sql import lake_files
-from drainer.task.sql.lake_merge import by_table
+from drainer.task.sql.lake_files import read_file
+from drainer.task.sql.lake_merge import by_table, pieces_of
 from drainer.task.sql.lake_rows import COMES, GOES, OP
 from drainer.task.work_unit import Batch, TableRows
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
 from penstock.log.files import replace_file
 from penstock.wire.binlog import MutationType
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, sized
 from tests.kit.opened_sinks import open_event_sink, open_lake_sink
 from tests.kit.sink_target import sink_target
 from tests.kit.workloads.sink_stream import Change, ChangeStream, LakeStream, inserts
 
 CHANGES = 20_000
 LINES = 100_000
-ROUNDS = 7
+ROUNDS = sized(7, 2)
 _TEXT = "x" * 100
 
 
@@ -59,13 +62,14 @@ def measure_delta(home: Path) -> Iterator[Figure]:
         stream.ddl(sink, "CREATE DATABASE shop", f"CREATE TABLE t ({columns})")
         stream.put(sink, t=[(None, (n, 0, _TEXT)) for n in range(CHANGES)])
         bare = DeltaTable.create(home / "bare", DeltaTable(home / "lake/shop/t").schema())
+        (run,) = (home / "lake" / OWN / "incoming").iterdir()
         for number in range(ROUNDS):
             units = stream.units({"t": _changes(number)})
             begun_s = time.process_time()
             answers = [answer(unit) for unit in units]
             blocks_s.append(time.process_time() - begun_s)
             blocks = stream.in_order(answers)
-            bare_s.append(_bare(bare, blocks))
+            bare_s.append(_bare(bare, blocks, run))
             begun_s = time.monotonic()
             sink.apply(blocks, stream.point())
             ours_s.append(time.monotonic() - begun_s)
@@ -118,9 +122,11 @@ def _changes(number: int) -> list[Change]:
     return changes
 
 
-def _bare(table: DeltaTable, blocks: list[bytes]) -> float:
+def _bare(table: DeltaTable, blocks: list[bytes], run: Path) -> float:
+    """Return the seconds of a merge; `run` has the files that the blocks name."""
     (changes,) = by_table(blocks)
-    rows: pa.Table = changes.rows()
+    changes.pieces = pieces_of(changes, partial(read_file, run))
+    rows = changes.rows()
     values = {name: f"s.{name}" for name in rows.column_names if name != OP}
     begun_s = time.monotonic()
     (
@@ -136,7 +142,7 @@ def _bare(table: DeltaTable, blocks: list[bytes]) -> float:
 SIZES = {"small": (1, 100), "large": (200, 1000)}
 """Rows of a transaction, and bytes of a row."""
 BATCH_BYTES = 8 << 20
-TOTAL_BYTES = 256 << 20
+TOTAL_BYTES = sized(256, 16) << 20
 FILE_BYTES_MAX = 512 << 20
 FILE_ROUNDS = 3
 

@@ -7,13 +7,12 @@
 
 The bare producer is confluent-kafka's, with transactions: it sends the messages that the Drainer
 sent, read back from its topics, in the same batches with a record for each in a topic of its own.
-KAFKA_MEMORY_S says for how long memory is watched.
+Memory is watched for three minutes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -32,16 +31,16 @@ from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.lag import WARM_UP_S, Acknowledged, Pace
-from tests.bench.rig import Figure, lag_figures, process_s, together
+from tests.bench.rig import Figure, lag_figures, process_s, sized, together
 from tests.kit.kafka.topic_reader import Read, read_topics
 
-ROWS = 200_000
+ROWS = sized(200_000, 4_000)
 ROWS_PER_TRANSACTION = 20
 WRITERS = 4
 FORMATS = {"canal_json": "canal-json", "debezium": "debezium"}
 LAG_RATE = 1000
-LAG_S = 15.0
-MEMORY_S = float(os.environ.get("KAFKA_MEMORY_S", "180"))
+LAG_S = sized(15, 3)
+MEMORY_S = sized(180, 40)
 MEMORY_WARM_UP_S = 30.0
 STALL_S_MAX = 120.0
 PREFIX = "bench"

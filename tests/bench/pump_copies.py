@@ -42,11 +42,11 @@ from penstock_local.process import python_module
 from pumpclient import PumpClient
 from tests.bench.pump_rig import pump_address
 from tests.bench.pump_write import Write, run, unary_writer
-from tests.bench.rig import Figure, Timestamps, percentile, process_s, together
+from tests.bench.rig import Figure, Timestamps, percentile, process_s, sized, together
 from tests.kit.wait import eventually, present
 
 WRITERS = 64
-ROUNDS = int(os.environ.get("TAKEOVER_ROUNDS", "10"))
+ROUNDS = sized(10)
 ROUND_S_MAX = 60.0
 PRIMARY = "pump-1"
 
@@ -192,7 +192,7 @@ def measure_takeover(home: Path) -> Iterator[Figure]:
             )
 
 
-REFILL_MB = int(os.environ.get("REFILL_MB", "256"))
+REFILL_MB = sized(256, 32)
 ROW = bytes(range(256)) * 16
 SMALL_ROW = ROW[:1024]
 FILLERS = 64

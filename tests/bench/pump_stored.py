@@ -20,17 +20,17 @@ from penstock.errors import NeedsOperator
 from pump.store.storage import Storage, StorageConfig
 from tests.bench.pump_rig import Rig
 from tests.bench.pump_write import UNLIMITED, megabytes_per_second, pull_batched
-from tests.bench.rig import Figure, Timestamps
+from tests.bench.rig import SCALE, Figure, Timestamps, sized
 
-STORED_GIB = (1, 5, 20)
-RESTART_BYTES = 10 * 10**9
-REBUILD_BYTES = 10**9
+STORED_GIB = (1, 5, 20) if SCALE >= 1 else (1,)
+RESTART_BYTES = sized(10_000, 100) * 10**6
+REBUILD_BYTES = sized(1_000, 100) * 10**6
 FILL_VALUE_BYTES = 10 << 10
 FILL_SECONDS = 4.0
 REBUILD_VALUE_BYTES = {"1k": 1024, "10k": 10 << 10}
 WRITERS = 256
 SECONDS = 4.0
-PULLED = 100_000
+PULLED = sized(100_000, 10_000)
 _CHUNK_BYTES = 4 << 20
 
 

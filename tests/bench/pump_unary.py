@@ -27,13 +27,13 @@ from penstock.http2 import frames
 from penstock.http2.frames import END_HEADERS, END_STREAM, MESSAGE_HEAD
 from penstock.pb import pump_pb2
 from tests.bench.pump_rig import ANSWER_S_MAX, Clock, Load, Measured, Rig
-from tests.bench.rig import Figure, Timestamps, percentile
+from tests.bench.rig import Figure, Timestamps, percentile, sized
 from tests.kit.http2.raw_peer import RawPeer, request
 
 SIZES = {"1k": 1 << 10, "10k": 10 << 10, "100k": 100 << 10}
 WORKERS = (1, 16, 64, 256)
-SECONDS = 2.0
-PULLED = 20_000
+SECONDS = sized(2)
+PULLED = sized(20_000, 1_000)
 _CLIENT = "tests.bench.pump_unary"
 
 

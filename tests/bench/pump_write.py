@@ -29,10 +29,10 @@ from penstock.wire.codec import encode_binlog
 from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.pump_rig import Clock, Rig, pump_address
-from tests.bench.rig import Figure, Timestamps, percentile, together
+from tests.bench.rig import Figure, Timestamps, percentile, sized, together
 
 WRITERS = (1, 16, 256)
-SECONDS = 4.0
+SECONDS = sized(4)
 VALUE = bytes(range(256)) * 4
 
 Write = Callable[[Binlog], None]
@@ -99,7 +99,7 @@ SIZES = {"128b": 128, "1k": 1024, "10k": 10 << 10, "100k": 100 << 10}
 MATRIX_WRITERS = (1, 10, 256, 1000)
 MATRIX_SECONDS = 1.5
 RAW_SECONDS = 0.5
-ACK_SECONDS = 4.0
+ACK_SECONDS = sized(4)
 
 
 def measure_matrix(size: str, home: Path) -> Iterator[Figure]:
@@ -199,8 +199,8 @@ def write_raw(
     return raw
 
 
-TRANSACTIONS = 100_000
-FILL_BYTES = 500 << 20
+TRANSACTIONS = sized(100_000, 2_000)
+FILL_BYTES = sized(500, 16) << 20
 PULL_BATCH = 256
 BATCH_BYTES = 4 << 20
 UNLIMITED = [("grpc.max_receive_message_length", -1)]

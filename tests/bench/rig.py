@@ -18,6 +18,13 @@ from penstock.ts import compose
 from penstock_local.sql_server import MariadbServer
 
 _AHEAD_MS = 5_000
+SCALE = float(os.environ.get("BENCH_SCALE", "1"))
+
+
+def sized(full: int, least: int = 1) -> int:
+    """Return the number of a benchmark's rows, seconds or rounds, scaled by `BENCH_SCALE`."""
+    return max(least, round(full * SCALE))
+
 
 Server = TypeVar("Server", bound=MariadbServer)
 

@@ -24,10 +24,10 @@ from penstock_local.process import ServerProcess
 from penstock_local.spark_cluster import SparkCluster
 from pumpclient import PumpClient
 from tests.bench.lag import checkpoint_ts
-from tests.bench.rig import Figure
+from tests.bench.rig import Figure, sized
 from tests.kit.servers.fix_mariadb import drop_user_databases
 
-KEYS, CHANGES, CHANGES_PER_TRANSACTION = 50_000, 200_000, 5
+KEYS, CHANGES, CHANGES_PER_TRANSACTION = sized(50_000, 8_000), sized(200_000, 8_000), 5
 WRITERS = 16
 STALL_S_MAX = 300.0
 LOOK_EVERY_S = 0.02

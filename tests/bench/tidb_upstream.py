@@ -5,9 +5,9 @@
 
 The TiDB, its TiKV and everything else share one machine, so the first figure is taken when nothing
 is written any more; it is the best of three, for each of which the downstream is put back. They run
-only under their own names, and need what `make test-tidb` builds. `TIDB_CHANGES` asks for another
-number of row changes, `TIDB_RATE` for another rate. Where `TIDB_BINLOG_DRAINER` is the path of
-TiDB-Binlog's own Drainer, the catch-up has it as its baseline, on the same stream, in turns.
+only under their own names, and need what `make test-tidb` builds. `TIDB_RATE` sets the rate. Where
+`TIDB_BINLOG_DRAINER` is the path of TiDB-Binlog's own Drainer, the catch-up has it as its baseline,
+on the same stream, in turns.
 """
 
 import os
@@ -29,9 +29,9 @@ from penstock_local.upstream import Sysbench
 from tests.bench.lag import bare_commits_ms, cpu_s
 from tests.bench.mysql_sides import TABLES, SysbenchSides
 from tests.bench.oltp_writers import LOOK_EVERY_S, MarkedWriters, Pace
-from tests.bench.rig import Figure, lag_figures, process_s
+from tests.bench.rig import Figure, lag_figures, process_s, sized
 
-CHANGES = int(os.environ.get("TIDB_CHANGES", "230000"))
+CHANGES = sized(230_000, 4_000)
 ORIGINAL = os.environ.get("TIDB_BINLOG_DRAINER", "")
 ORIGINAL_WORKERS = 16
 RATE = int(os.environ.get("TIDB_RATE", "300"))
@@ -40,7 +40,7 @@ ROWS = 10_000
 SESSIONS = 16
 CHANGES_PER_TRANSACTION = 4
 WARM_UP_S = 5.0
-SECONDS = 30.0
+SECONDS = sized(30, 5)
 FILL_S_MAX = 3600.0
 REPEATS = 3
 STALL_S_MAX = 300.0

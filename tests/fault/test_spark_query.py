@@ -1,21 +1,34 @@
 """A streaming query of Spark ends, or loses what it needs: each change is in its sink once, or the
 query says why it cannot go on."""
 
+import os
+import random
 import sqlite3
+import sys
+import time
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 
+from deploy.examples import lake_query
 from deploy.examples.lake_query import append_once
+from penstock_local.process import ServerProcess
+from penstock_local.upstream import Sysbench
 from pumpclient import Options, PumpClient
 from tests.integration.test_spark_source import put, shop
 from tests.integration.test_spark_stream import MakeQuery, make_query
 from tests.integration.test_stream import PURGING, purge
 from tests.kit.servers.fix_copies import Trio, lose_disk
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
+from tests.kit.servers.fix_source import SourceRig, cleared
+from tests.kit.servers.fix_spark import session_environment
 from tests.kit.wait import eventually
 
 __all__ = ["make_query", "shop"]
@@ -25,6 +38,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.alone]
 MakePump = Callable[..., PumpProcess]
 QUICK = Options(probe_interval_s=0.3, commit_retry_s=0.2)
 WAIT_S = 120.0
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "20"))
 
 
 class Sinks:
@@ -131,3 +145,77 @@ def test_a_query_goes_on_when_a_lost_pump_s_log_is_taken_over(
 
         eventually(lambda: len(seen()) >= 40, WAIT_S)
         assert seen() == list(range(40))
+
+
+def killed(query: ServerProcess) -> None:
+    """Kill a Python process with its JVM and their tasks."""
+    below = psutil.Process(query.pid).children(recursive=True)
+    query.kill()
+    for process in below:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(below, 10)
+
+
+def version(lake: Path) -> int:
+    return DeltaTable(lake).version() if DeltaTable.is_deltatable(str(lake)) else -1
+
+
+def played(lake: Path) -> tuple[int, int]:
+    """Return the number of rows that all changes leave, and the sum of their checksums."""
+    lines = DeltaTable(lake).to_pyarrow_table().sort_by([("_commit_ts", "ascending")])
+    lines = lines.to_pylist()
+    assert len({(line["_commit_ts"], line["_seq"]) for line in lines}) == len(lines)
+    rows: dict[int, int] = {}
+    for line in sorted(lines, key=lambda line: (line["_commit_ts"], line["_seq"])):
+        text = "#".join(str(line[name]) for name in ("id", "k", "c", "pad"))
+        if line["_kind"] in ("delete", "update_preimage"):
+            assert rows.pop(line["id"]) == zlib.crc32(text.encode()), line
+        else:
+            assert line["id"] not in rows, line
+            rows[line["id"]] = zlib.crc32(text.encode())
+    return len(rows), sum(rows.values())
+
+
+@pytest.mark.fault(
+    "a streaming query into a Delta table is killed with its JVM under sysbench's load",
+    "the changes of the Delta table leave the upstream's rows, by count and checksum; each change"
+    " is there once",
+    cases="20, PENSTOCK_KILLS",
+)
+@pytest.mark.slow
+@pytest.mark.mariadb
+def test_a_killed_query_of_a_sysbench_history_leaves_a_delta_table_equal_to_the_upstream(
+    rig: SourceRig, mariadb_binlog: MariadbServer, tmp_path: Path
+) -> None:
+    rng, server, lake = random.Random(KILLS), cleared(mariadb_binlog), tmp_path / "lake"
+    source = rig.begin(server)
+    sysbench = Sysbench(server, tables=1, rows=1_000)
+    sysbench.prepare()
+    source.catch_up(server)
+    command = [sys.executable, "-m", lake_query.__name__, "sbtest.sbtest1", str(lake)]
+    query = ServerProcess(
+        [*command, "--etcd-urls", rig.etcd_url],
+        log=tmp_path / "query.log",
+        environment={**os.environ, **session_environment(tmp_path)},
+    )
+    load = sysbench.running(tmp_path / "sysbench.log", "--time=0", "--threads=2", "--rate=40")
+    load.start()
+    try:
+        for _ in range(KILLS):
+            before = version(lake)
+            query.start()
+            eventually(lambda before=before: version(lake) > before, WAIT_S)  # type: ignore[misc]
+            time.sleep(2 * rng.random())  # A micro-batch takes about a second.
+            killed(query)
+        load.stop()
+        source.catch_up(server)
+        query.start()
+        asked = "SELECT COUNT(*), SUM(CRC32(CONCAT_WS('#', id, k, c, pad))) FROM sbtest.sbtest1"
+        ((count, checksum),) = server.query(asked)
+        eventually(lambda: played(lake) == (count, int(checksum)), WAIT_S)
+        assert query.is_running, query.log_tail()
+    finally:
+        load.stop()
+        if query.is_running:
+            killed(query)

@@ -130,3 +130,40 @@ def test_a_task_that_was_frozen_past_a_takeover_commits_nothing(
     replication.check(second)
     assert first.stop() == 0
     assert second.stop() == 0
+
+
+LARGE_ROWS = 128
+LARGE_BYTES = 4 << 20
+
+
+@pytest.mark.fault(
+    "a batch needs more memory than Spark gives a task (batch-bytes-max of 1 GiB)",
+    "the Drainer stops with a hint and writes nothing of the batch; with the default size of"
+    " batches it applies all rows",
+    cases="1",
+)
+@pytest.mark.mariadb
+@pytest.mark.slow
+def test_a_batch_that_needs_more_memory_than_a_task_has_stops_the_drainer_with_a_hint(
+    replication: Replication, mariadb: MariadbServer
+) -> None:
+    way = WAY | {"spark_conf": "spark.executor.pyspark.memory=2g"}
+    replication.start(mariadb, started=False)
+    client = replication.connect()
+    client.execute_ddl("CREATE DATABASE shop")
+    client.execute_ddl("CREATE TABLE shop.page (id INT PRIMARY KEY, text LONGTEXT)")
+    for number in range(LARGE_ROWS):
+        with client.begin("shop") as txn:
+            txn.insert("page", {"id": number, "text": f"{number}" + "x" * LARGE_BYTES})
+    url = mariadb.url_without_password
+    drainer = replication.drain_into(url, batch_bytes_max=1 << 30, started=False, **way)
+    drainer.spawn()
+    assert drainer.wait(TASKS_S) == 2
+    # gRPC ends its process if it gets no memory; the third task that is lost stops the Drainer.
+    drainer.wait_for("more memory than Spark gives a task|usually an executor without memory", 1)
+    assert mariadb.query("SELECT COUNT(*) FROM shop.page") == [(0,)]
+    drainer = replication.drain_into(url, **way)
+    drainer.wait_until(txn.commit_ts or 0, TASKS_S)
+    digits = sum(len(f"{number}") for number in range(LARGE_ROWS))
+    asked = "SELECT COUNT(*), SUM(LENGTH(text)) FROM shop.page"
+    assert mariadb.query(asked) == [(LARGE_ROWS, LARGE_ROWS * LARGE_BYTES + digits)]

@@ -8,7 +8,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,26 @@ def spark_cluster(tmp_path: Path) -> Iterator[HarmedCluster]:
 
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session with two local tasks and the format `penstock`, for all tests of a process."""
-    home = tmp_path_factory.mktemp("spark-session")
+    """A session for all tests of a process."""
+    with local_session(tmp_path_factory.mktemp("spark-session")) as session:
+        yield session
+
+
+def session_environment(home: Path) -> dict[str, str]:
+    """Return the variables of a process that has a Spark session; `home` gets a link to Java."""
+    return {
+        "JAVA_HOME": str(use_java(home)),
+        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+@contextmanager
+def local_session(home: Path, *sources: type) -> Iterator[Any]:
+    """Yield a session with two local tasks, the format `penstock` and those of `sources`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(use_java(home)))
-        patch.setenv("PYTHONPATH", os.pathsep.join(each for each in sys.path if each))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        for name, value in session_environment(home).items():
+            patch.setenv(name, value)
         from pyspark.sql import SparkSession
 
         from penstock.spark import PenstockSource
@@ -96,7 +110,8 @@ def spark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             builder = builder.config(name, value)
         session = builder.config("spark.sql.warehouse.dir", str(home)).getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
-        session.dataSource.register(PenstockSource)
+        for source in (PenstockSource, *sources):
+            session.dataSource.register(source)
         yield session
         session.stop()
 
