@@ -16,7 +16,8 @@ import pytest
 from drainer.settings.config import SparkConfig
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
-from drainer.spark.jvm import options_for, use_java
+from drainer.spark.job import JAVA_OPTIONS
+from drainer.spark.jvm import options_for, use_java, write_archive
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
 from tests.kit.servers.fix_drainer import DrainerProcess
@@ -136,6 +137,18 @@ def test_an_archive_of_classes_is_used_once_it_is_there(tmp_path: Path) -> None:
     assert not options_for(archive)
     archive.touch()
     assert str(archive) in options_for(archive)
+
+
+@pytest.mark.thorough
+@pytest.mark.spark
+def test_the_process_that_writes_the_archive_ends_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spark").mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(use_java(tmp_path / "java")))
+    with write_archive(tmp_path / "spark-classes.jsa", JAVA_OPTIONS) as process:
+        assert process.wait() == 0
+    assert (tmp_path / "spark-classes.jsa").exists()
 
 
 _WRITES = """
