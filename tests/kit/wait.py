@@ -6,6 +6,7 @@ waits for a thread or a socket would see its time-outs pass at once.
 """
 
 import asyncio
+import os
 import selectors
 import sys
 import threading
@@ -21,9 +22,19 @@ _POLL_S = 0.01
 T = TypeVar("T")
 
 
+def busy() -> float:
+    """Return how many times as long everything may take now: the load of a core, at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def deadline(within_s: float) -> float:
+    """Return the moment after `within_s` on an idle machine, a later one on a busy machine."""
+    return time.monotonic() + within_s * busy()
+
+
 def eventually(condition: Callable[[], bool], within_s: float = 10) -> None:
     """Return as soon as the condition holds; fail when it does not in time."""
-    deadline_s = time.monotonic() + within_s
+    deadline_s = deadline(within_s)
     while not condition():
         assert time.monotonic() < deadline_s, f"not true within {within_s} s"
         time.sleep(_POLL_S)
@@ -37,7 +48,7 @@ def present(found: T | None) -> T:
 
 def answered(ask: Callable[[], T], within_s: float = 10) -> T:
     """Repeat a call until it does not raise `Retryable`, as each caller does; return its result."""
-    deadline_s = time.monotonic() + within_s
+    deadline_s = deadline(within_s)
     while True:
         try:
             return ask()
@@ -49,7 +60,7 @@ def answered(ask: Callable[[], T], within_s: float = 10) -> T:
 
 async def until(condition: Callable[[], bool], within_s: float = 10) -> None:
     """Return as soon as the condition holds, letting other tasks run; fail when it does not."""
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(within_s * busy()):
         while not condition():  # noqa: ASYNC110  # There is no event for what is waited for.
             await asyncio.sleep(_POLL_S / 2)
 

@@ -24,6 +24,7 @@ from pumpclient.mysql.source.state.skipped import NO_TABLE
 from pumpclient.mysql.translate.outputs import place_text
 from tests.kit.operated.memory_server import SCHEMA, Change, Row
 from tests.kit.operated.source_world import PACE, SOURCE, TURN_S, WITHIN_S, Incarnation, Outside
+from tests.kit.wait import deadline
 
 
 class World(Outside):
@@ -88,7 +89,7 @@ class World(Outside):
         self.until(self._is_settled)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + WITHIN_S
+        deadline_s = deadline(WITHIN_S)
         while not condition():
             assert time.monotonic() < deadline_s, self.describe()
             time.sleep(TURN_S)

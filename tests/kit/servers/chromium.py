@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from penstock_local.process import program
+from tests.kit.wait import deadline
 
 ANSWER_S_MAX = 30.0
 _FLAGS = (
@@ -101,7 +102,7 @@ class Chromium:
         if self._session:
             message["sessionId"] = self._session
         os.write(self._to_write, json.dumps(message).encode() + b"\0")
-        deadline_s = time.monotonic() + ANSWER_S_MAX
+        deadline_s = deadline(ANSWER_S_MAX)
         while True:
             answer = self._next(deadline_s, method)
             if answer.get("id") == self._number:
@@ -149,7 +150,7 @@ class Chromium:
 
     def until(self, script: str, within_s: float = ANSWER_S_MAX) -> None:
         """Return once an expression is true."""
-        deadline_s = time.monotonic() + within_s
+        deadline_s = deadline(within_s)
         while not self.ask(f"Boolean({script})"):
             assert time.monotonic() < deadline_s, f"never true: {script}\n{self.text()}"
             time.sleep(0.05)

@@ -13,7 +13,7 @@ from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock_local.etcd import EtcdServer
 from pump.cluster.identity import has_disk_id, kept_disk_id
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.wait import eventually, present
+from tests.kit.wait import deadline, eventually, present
 
 MakePump = Callable[..., PumpProcess]
 WAIT_S = 120.0
@@ -49,7 +49,7 @@ class Trio:
 
     def until_whole(self, within_s: float = 2 * WAIT_S) -> None:
         """Wait until each Pump serves its log on its own disk, with a whole copy on another one."""
-        deadline_s = time.monotonic() + within_s
+        deadline_s = deadline(within_s)
         for pump in self.pumps:
             while not self._is_whole(pump):
                 if time.monotonic() > deadline_s:

@@ -13,6 +13,7 @@ from penstock.cluster.etcd import EtcdClient, connect
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from tests.kit.servers.node import NodeProcess
+from tests.kit.wait import deadline
 
 SERVES = re.compile(r"drainer (\S+) serves at (\S+)")
 START_S = 120.0
@@ -44,7 +45,7 @@ class DrainerProcess(NodeProcess):
 
     def wait_until(self, commit_ts: int, timeout_s: float = 180) -> None:
         """Return once everything up to `commit_ts` is downstream, as its entry in etcd says."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = deadline(timeout_s)
         while self.checkpoint_ts() < commit_ts:
             if not self.is_running:
                 self.fail("it has ended")

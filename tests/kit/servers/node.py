@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from penstock.failpoints import VARIABLE
-from penstock_local.process import ServerProcess, flags, free_port, python_module
+from penstock_local.process import STOP_S_MAX, ServerProcess, flags, free_port, python_module
+from tests.kit.wait import busy, deadline
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -44,9 +45,12 @@ class NodeProcess(ServerProcess):
         ServerProcess.start(self)
         return self
 
+    def wait(self, timeout_s: float = STOP_S_MAX) -> int:
+        return super().wait(timeout_s * busy())
+
     def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float = WAIT_S) -> re.Match[str]:
         """Return the first match in the log since the last start; fail the test without one."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = deadline(timeout_s)
         while True:
             running = self.is_running
             found = re.search(pattern, self.log_text())

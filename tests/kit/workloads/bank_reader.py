@@ -18,6 +18,7 @@ from pymysql.constants import ER
 
 from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER
+from tests.kit.wait import deadline
 from tests.kit.workloads.bank import TOTAL, Bank, State
 
 Read = Callable[[], "tuple[int, State] | None"]
@@ -69,7 +70,7 @@ def of_mariadb(server: SqlServer) -> Read:
         return json.loads(text[0])["commitTS"], State(accounts, entries)
 
     def read() -> tuple[int, State] | None:
-        deadline_s = time.monotonic() + 90
+        deadline_s = deadline(90)
         while True:
             try:
                 return once()

@@ -10,6 +10,7 @@ from typing import Any, Self
 import pymysql
 
 from penstock_local.sql_server import SqlProcess
+from tests.kit.wait import deadline
 
 TRIED_AGAIN = {
     1205: "lock wait",
@@ -88,7 +89,7 @@ class TidbWriters:
     def wait_for(self, more: int, within_s: float = 60.0) -> None:
         """Return once each session has committed so many more transactions."""
         wanted = [count + more for count in self.committed]
-        deadline_s = time.monotonic() + within_s
+        deadline_s = deadline(within_s)
         while any(count < enough for count, enough in zip(self.committed, wanted, strict=True)):
             assert not self._failures, self._failures
             assert time.monotonic() < deadline_s, f"{self.committed} of {wanted}"
