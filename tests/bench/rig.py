@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ def sized(full: int, least: int = 1) -> int:
 
 
 Server = TypeVar("Server", bound=MariadbServer)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,20 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def process_s(pid: int) -> float:
+    """Return the CPU seconds of a process and all below it, the ended ones included."""
+    return sum(
+        times.user + times.system + times.children_user + times.children_system
+        for times in each_below(pid, lambda process: process.cpu_times())
+    )
+
+
+def each_below(pid: int, ask: Callable[[psutil.Process], T]) -> Iterator[T]:
+    """Yield an answer of a process, and one of each below it that has not ended meanwhile."""
     process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    yield ask(process)
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            yield ask(child)
 
 
 class Writers:
