@@ -76,7 +76,8 @@ def write(pace: Pace) -> list[tuple[int, int, float]]:
     began_s = time.monotonic()
 
     def work(session: int) -> None:
-        rng = random.Random(session)
+        # The texts of an earlier run would change nothing.
+        rng = random.Random(pace.first + session)
         pause_s = pace.sessions / pace.rate
         due_s, number = began_s + session / pace.rate, pace.first
         connection = pymysql.connect(
