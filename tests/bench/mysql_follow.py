@@ -22,18 +22,18 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 from tests.bench.apply import fetch
 from tests.bench.mysql_sides import (
-    MARKS,
     ROWS,
     TABLES,
     THREADS,
     WAIT_S_MAX,
     Cpu,
+    Lagged,
     Place,
     Sides,
     Spent,
     both,
 )
-from tests.bench.oltp_writers import LOOK_EVERY_S, STALL_S_MAX, MarkedWriters, Pace
+from tests.bench.oltp_writers import LOOK_EVERY_S, STALL_S_MAX, looking
 from tests.bench.rig import Figure, lag_figures, sized
 
 TRANSACTIONS = sized(100_000, 1_000)
@@ -87,14 +87,12 @@ def _penstock(sides: Sides, start: Place, count: int) -> Spent:
         cpu = sides.cpu(source)
         sides.wait(sides.upstream.end(), source)
         seconds = perf_counter() - begun_s
-        spent = Spent(transactions=count, seconds=seconds, cpu_s=cpu.spent_s())
+        spent = Spent(count=count, seconds=seconds, cpu_s=cpu.spent_s())
     sides.ensure_equal()
     return spent
 
 
 RATE = 1000
-SESSIONS = MARKS
-WARM_UP_S = 3.0
 SECONDS = sized(20, 3)
 FIRST = 1_000_000
 """The number of the first transaction behind the source, above all of the replica's."""
@@ -106,30 +104,29 @@ def measure_lag(home: Path) -> Iterator[Figure]:
         sides.copy()
         fetch(sides.downstream, sides.upstream, sides.upstream.end(), sides.upstream.end())
         sides.downstream.query("START SLAVE SQL_THREAD")
-        theirs_ms, _, theirs = _measured(sides, Cpu({"mariadb": sides.downstream.pid}), first=1)
+        theirs = _lagged(sides, Cpu({"mariadb": sides.downstream.pid}), first=1)
         sides.leave()
         sides.ensure_equal()
         with sides.source(sides.upstream.end()) as source:
             sides.until_syncing(source)
             _wait_for_spark(sides, number=FIRST - 1)
-            ours_ms, rate, ours = _measured(sides, sides.cpu(source), first=FIRST)
+            ours = _lagged(sides, sides.cpu(source), first=FIRST)
         sides.ensure_equal()
     detail = {
-        "transactions_per_s": round(rate),
+        "transactions_per_s": round(ours.offered_per_s),
         "asked_per_s": RATE,
-        "transactions": len(ours_ms),
-        "cpu_us_per_transaction": ours.cpu_us,
-        "baseline_cpu_us_per_transaction": theirs.cpu_us,
+        "transactions": len(ours.lags_ms),
+        "cpu_us_per_transaction": ours.spent.cpu_us,
+        "baseline_cpu_us_per_transaction": theirs.spent.cpu_us,
         "baseline": "the replica's lag, slave_parallel_threads=0",
     }
-    yield from lag_figures("mysql.lag", ours_ms, theirs_ms, detail)
+    yield from lag_figures("mysql.lag", ours.lags_ms, theirs.lags_ms, detail)
 
 
 def _wait_for_spark(sides: Sides, number: int) -> None:
-    marks = f"{sides.sysbench.schema}.marks"
-    sides.upstream.run(f"UPDATE {marks} SET number = {number} WHERE id = 0")
+    sides.mark(number)
     deadline_s = time.monotonic() + STALL_S_MAX
-    while sides.downstream.query(f"SELECT number FROM {marks} WHERE id = 0") != [(number,)]:
+    while sides.downstream.query(f"SELECT number FROM {sides.marks} WHERE id = 0") != [(number,)]:
         if time.monotonic() > deadline_s:
             raise Retryable(
                 f"no row arrives:\n{sides.cluster.drainer.log_tail()}", code=Code.ETCD_AWAY
@@ -137,19 +134,8 @@ def _wait_for_spark(sides: Sides, number: int) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _measured(sides: Sides, cpu: Cpu, first: int) -> tuple[list[float], float, Spent]:
-    """Return the lags after the warm-up, the rate that was offered, and the CPU it took."""
-    server = sides.upstream
-    begun_s = time.monotonic()
-    writers = MarkedWriters(
-        Pace(
-            host=server.host, port=server.port, user=server.user, password=server.password,
-            schema=sides.sysbench.schema, tables=TABLES, rows=ROWS, rate=RATE, sessions=SESSIONS,
-            seconds=WARM_UP_S + SECONDS, first=first,
+def _lagged(sides: Sides, cpu: Cpu, first: int) -> Lagged:
+    with looking(sides.downstream, sides.sysbench.schema) as look:
+        return sides.lagged(
+            look, cpu, sides.cluster.drainer.log_tail, rate=RATE, seconds=SECONDS, first=first
         )
-    )  # fmt: skip
-    lags_ms = writers.lags_ms(sides.downstream, WARM_UP_S, sides.cluster.drainer.log_tail)
-    spent = Spent(
-        transactions=len(writers.commits), seconds=time.monotonic() - begun_s, cpu_s=cpu.spent_s()
-    )
-    return lags_ms, writers.rate, spent

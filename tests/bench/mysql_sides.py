@@ -20,7 +20,7 @@ from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock_local.cluster import Cluster
 from penstock_local.process import program
-from penstock_local.sql_server import MariadbServer, SqlProcess, mariadb_binlog_options
+from penstock_local.sql_server import MariadbServer, SqlServer, mariadb_binlog_options
 from penstock_local.upstream import MysqlSource, Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.server import ServerAddress
@@ -28,12 +28,14 @@ from pumpclient.mysql.relay.layout import FileName
 from pumpclient.mysql.source.ddl.table_mapping import define_table
 from tests.bench.apply import applied, fetch
 from tests.bench.lag import cpu_s, wait_until
+from tests.bench.oltp_writers import Look, MarkedWriters, Pace
 from tests.bench.rig import process_s, running, sized
 
 TABLES, ROWS = 4, sized(25_000, 2_000)
 THREADS = 4
 MARKS = 16
 """How many rows `marks` has, by which a session's transactions are known downstream."""
+WARM_UP_S = 3.0
 WAIT_S_MAX = 3600.0
 _UPSTREAM_ID = 101
 _OPTIONS = (*mariadb_binlog_options(_UPSTREAM_ID), "--innodb-flush-log-at-trx-commit=0")
@@ -47,37 +49,91 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a side took for so many transactions: the wall clock, and the CPU by process."""
+    """What a side took for so many transactions or rows: the wall clock, and the CPU by process."""
 
-    transactions: int
+    count: int
     seconds: float
     cpu_s: dict[str, float]
 
     @property
     def rate(self) -> float:
-        return self.transactions / self.seconds
+        return self.count / self.seconds
 
     @property
     def cpu_us(self) -> dict[str, float]:
-        found = {part: s / self.transactions * 1e6 for part, s in self.cpu_s.items()}
+        found = {part: s / self.count * 1e6 for part, s in self.cpu_s.items()}
         return {part: round(us, 1) for part, us in {**found, "all": sum(found.values())}.items()}
 
 
-class SysbenchSides:
-    """Sysbench's tables and `marks` on an upstream, and a downstream that gets their changes."""
+@dataclass(frozen=True, kw_only=True)
+class Lagged:
+    """How far a side was behind what was offered to its upstream, and what it took."""
 
-    def __init__(
-        self, sysbench: Sysbench, upstream: SqlProcess, downstream: MariadbServer, marks: int
-    ) -> None:
-        """Make the upstream's tables; sessions count their transactions in so many marks."""
-        self.sysbench, self.downstream = sysbench, downstream
+    lags_ms: list[float]
+    offered_per_s: float
+    spent: Spent
+
+
+class SysbenchTables:
+    """Sysbench's tables and `marks` on an upstream."""
+
+    def __init__(self, sysbench: Sysbench, sessions: int) -> None:
+        """Make the tables; so many sessions count their transactions in a mark each."""
+        self.sysbench, self._sessions = sysbench, sessions
         self.marks = f"{sysbench.schema}.marks"
-        self.tables = [*(f"sbtest{n}" for n in range(1, TABLES + 1)), "marks"]
+        self.tables = [*(f"sbtest{n}" for n in range(1, sysbench.tables + 1)), "marks"]
         sysbench.prepare()
-        upstream.run(
+        sysbench.server.run(
             f"CREATE TABLE {self.marks} (id INT PRIMARY KEY, number BIGINT NOT NULL)",
-            f"INSERT INTO {self.marks} VALUES {', '.join(f'({n}, 0)' for n in range(marks))}",
+            f"INSERT INTO {self.marks} VALUES {', '.join(f'({n}, 0)' for n in range(sessions))}",
         )
+
+    def define(self, client: PumpClient) -> None:
+        """Create them in a cluster as the upstream has them."""
+        server = self.sysbench.server
+        address = ServerAddress(server.host, server.port, server.user, server.password)
+        with address.session() as connection:
+            for name in self.names():
+                define_table(client, connection, name, lambda schema, table: (schema, table))
+
+    def names(self) -> list[tuple[str, str]]:
+        return [(self.sysbench.schema, table) for table in self.tables]
+
+    def mark(self, number: int) -> None:
+        """Commit a transaction of its own, which can be waited for."""
+        self.sysbench.server.run(f"UPDATE {self.marks} SET number = {number} WHERE id = 0")
+
+    def writers(self, *, rate: int, seconds: float, first: int) -> MarkedWriters:
+        """Run `rate` transactions a second, which each session counts from `first`."""
+        server = self.sysbench.server
+        return MarkedWriters(
+            Pace(
+                host=server.host, port=server.port, user=server.user, password=server.password,
+                schema=self.sysbench.schema, tables=self.sysbench.tables, rows=self.sysbench.rows,
+                rate=rate, sessions=self._sessions, seconds=seconds, first=first,
+            )
+        )  # fmt: skip
+
+    def lagged(
+        self, look: Look, cpu: Cpu, log_tail: Callable[[], str],
+        *, rate: int, seconds: float, first: int,
+    ) -> Lagged:  # fmt: skip
+        """Offer transactions for so many seconds after a warm-up, and look when they arrive."""
+        begun_s = time.monotonic()
+        writers = self.writers(rate=rate, seconds=WARM_UP_S + seconds, first=first)
+        lags_ms = writers.lags_ms(look, WARM_UP_S, log_tail)
+        spent = Spent(
+            count=len(writers.commits), seconds=time.monotonic() - begun_s, cpu_s=cpu.spent_s()
+        )
+        return Lagged(lags_ms=lags_ms, offered_per_s=writers.rate, spent=spent)
+
+
+class SysbenchSides(SysbenchTables):
+    """The same, and a downstream that gets their changes."""
+
+    def __init__(self, sysbench: Sysbench, downstream: MariadbServer, sessions: int) -> None:
+        super().__init__(sysbench, sessions)
+        self.downstream = downstream
 
     def keep(self) -> None:
         self.downstream.run(f"CREATE DATABASE {_KEPT}")
@@ -102,19 +158,16 @@ class Sides(SysbenchSides):
         assert cluster.mariadb is not None
         self._home = home
         self.upstream, self.cluster = upstream, cluster
-        super().__init__(Sysbench(upstream, TABLES, ROWS), upstream, cluster.mariadb, MARKS)
-        self._define()
+        super().__init__(Sysbench(upstream, TABLES, ROWS), cluster.mariadb, MARKS)
+        self._bring_tables()
 
-    def _define(self) -> None:
+    def _bring_tables(self) -> None:
         """Create the tables in the cluster, and through the Drainer: Spark takes a while to start.
 
         A row that goes behind them shows when the downstream has them.
         """
-        server = self.upstream
-        address = ServerAddress(server.host, server.port, server.user, server.password)
-        with PumpClient.connect(self.cluster.etcd.url) as client, address.session() as connection:
-            for name in self._names():
-                define_table(client, connection, name, lambda schema, table: (schema, table))
+        with PumpClient.connect(self.cluster.etcd.url) as client:
+            self.define(client)
             client.execute_ddl("CREATE DATABASE warm")
             client.execute_ddl("CREATE TABLE warm.t (id INT PRIMARY KEY)")
             with client.begin("warm") as first:
@@ -129,7 +182,7 @@ class Sides(SysbenchSides):
 
     def ensure_equal(self) -> None:
         """Raise when the downstream's tables are not the upstream's."""
-        for schema, table in self._names():
+        for schema, table in self.names():
             ours, theirs = (
                 server.query(f"CHECKSUM TABLE {schema}.{table}")[0][1]
                 for server in (self.upstream, self.downstream)
@@ -157,16 +210,11 @@ class Sides(SysbenchSides):
         begun_s = time.perf_counter()
         applied(self.downstream, end, WAIT_S_MAX)
         seconds = time.perf_counter() - begun_s
-        return Spent(transactions=transactions, seconds=seconds, cpu_s=cpu.spent_s())
+        return Spent(count=transactions, seconds=seconds, cpu_s=cpu.spent_s())
 
     @contextmanager
     def source(self, start: Place) -> Iterator[MysqlSource]:
-        place = f"{start[0]}:{start[1]}"
-        source = MysqlSource(
-            self._home / "source", self.cluster.etcd.url, self.upstream,
-            start=place, source_id=_SOURCE_ID,
-        )  # fmt: skip
-        source.start()
+        source = source_at(self._home, self.cluster, self.upstream, start).start()
         try:
             yield source
         finally:
@@ -195,9 +243,6 @@ class Sides(SysbenchSides):
                         )
                 time.sleep(_LOOK_EVERY_S)
 
-    def _names(self) -> list[tuple[str, str]]:
-        return [(self.sysbench.schema, table) for table in self.tables]
-
 
 class Cpu:
     """The CPU seconds of processes and their children, from now on."""
@@ -211,13 +256,26 @@ class Cpu:
         return {**{part: process_s(pid) for part, pid in self._pids.items()}, **self._others()}
 
     def spent_s(self) -> dict[str, float]:
-        return {part: now - self._before[part] for part, now in self._now().items()}
+        """Return the seconds of each part; a part that has been started since counts whole."""
+        return {part: now - self._before.get(part, 0.0) for part, now in self._now().items()}
+
+
+def upstream_at(home: Path) -> MariadbServer:
+    return MariadbServer(home / "upstream", options=_OPTIONS)
+
+
+def source_at(home: Path, cluster: Cluster, upstream: SqlServer, start: Place) -> MysqlSource:
+    """Return a source, not started, that follows an upstream from a place on."""
+    return MysqlSource(
+        home / "source", cluster.etcd.url, upstream,
+        start=f"{start[0]}:{start[1]}", source_id=_SOURCE_ID,
+    )  # fmt: skip
 
 
 @contextmanager
 def both(home: Path) -> Iterator[Sides]:
     """Run an upstream with sysbench's tables, and a cluster whose downstream is empty."""
-    upstream = MariadbServer(home / "upstream", options=_OPTIONS)
+    upstream = upstream_at(home)
     with running(upstream), Cluster(home, sink="mysql") as cluster:
         yield Sides(home, upstream, cluster)
 

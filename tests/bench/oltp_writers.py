@@ -14,7 +14,8 @@ import random
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -102,21 +103,36 @@ LOOK_EVERY_S = 0.004
 STALL_S_MAX = 60.0
 
 
+Look = Callable[[], Iterable[tuple[int, int]]]
+"""Waits a moment, and returns sessions and the numbers of transactions that are downstream."""
+
+
+@contextmanager
+def looking(downstream: SqlProcess, schema: str) -> Iterator[Look]:
+    """Look into the downstream's own `marks`."""
+    with downstream.connect() as connection, connection.cursor() as cursor:
+
+        def look() -> Iterable[tuple[int, int]]:
+            time.sleep(LOOK_EVERY_S)
+            cursor.execute(f"SELECT id, number FROM {schema}.marks")
+            return list(cursor.fetchall())
+
+        yield look
+
+
 class MarkedWriters(Writers):
     """The process of writers: session, number and acknowledgement of each transaction."""
 
     def __init__(self, pace: Pace) -> None:
         super().__init__("tests.bench.oltp_writers", pace)
 
-    def lags_ms(
-        self, downstream: SqlProcess, warm_up_s: float, log_tail: Callable[[], str]
-    ) -> list[float]:
+    def lags_ms(self, look: Look, warm_up_s: float, log_tail: Callable[[], str]) -> list[float]:
         """Return how long after its acknowledgement each transaction could be read downstream.
 
         Those of the first seconds are left out. Raises Retryable, with the end of a log, when the
         downstream does not get on.
         """
-        seen = self._watched(downstream, log_tail)
+        seen = self._watched(look, log_tail)
         began_s = min(at for _, _, at in self.commits)
         lags_ms = []
         for session, number, at in self.commits:
@@ -126,33 +142,29 @@ class MarkedWriters(Writers):
         return lags_ms
 
     def _watched(
-        self, downstream: SqlProcess, log_tail: Callable[[], str]
+        self, look: Look, log_tail: Callable[[], str]
     ) -> list[tuple[list[int], list[float]]]:
         """Return, for each session, the numbers that were read downstream, and when first."""
         sessions = range(self.pace.sessions)
         seen: list[tuple[list[int], list[float]]] = [([], []) for _ in sessions]
         last: dict[int, int] = {}
-        stalls_at_s = 0.0
-        with downstream.connect() as connection, connection.cursor() as cursor:
-            while True:
-                cursor.execute(f"SELECT id, number FROM {self.pace.schema}.marks")
-                now_s = time.monotonic()
-                for session, number in cursor.fetchall():
-                    numbers, times = seen[session]
-                    if not numbers or numbers[-1] < number:
-                        numbers.append(number)
-                        times.append(now_s)
-                if self.is_done.is_set():
-                    assert self.commits, "the writers failed, see above"
-                    last = last or {session: number for session, number, _ in self.commits}
-                    if all(seen[session][0][-1] >= number for session, number in last.items()):
-                        return seen
-                    stalls_at_s = stalls_at_s or now_s + STALL_S_MAX
-                    if now_s > stalls_at_s:
-                        raise Retryable(
-                            f"the downstream stands:\n{log_tail()}", code=Code.ETCD_AWAY
-                        )
-                time.sleep(LOOK_EVERY_S)
+        changed_s = time.monotonic()
+        while True:
+            marks = look()
+            now_s = time.monotonic()
+            for session, number in marks:
+                numbers, times = seen[session]
+                if not numbers or numbers[-1] < number:
+                    numbers.append(number)
+                    times.append(now_s)
+                    changed_s = now_s
+            if self.is_done.is_set():
+                assert self.commits, "the writers failed, see above"
+                last = last or {session: number for session, number, _ in self.commits}
+                if all(seen[each][0][-1:] >= [number] for each, number in last.items()):
+                    return seen
+                if now_s > changed_s + STALL_S_MAX:
+                    raise Retryable(f"the downstream stands:\n{log_tail()}", code=Code.ETCD_AWAY)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from penstock_local.sql_server import PdAndTikv, TidbServer
 from penstock_local.upstream import Sysbench
 from tests.bench.lag import bare_commits_ms, cpu_s
 from tests.bench.mysql_sides import TABLES, SysbenchSides
-from tests.bench.oltp_writers import LOOK_EVERY_S, MarkedWriters, Pace
+from tests.bench.oltp_writers import LOOK_EVERY_S, looking
 from tests.bench.rig import Figure, lag_figures, process_s, sized
 
 CHANGES = sized(230_000, 4_000)
@@ -54,11 +54,7 @@ class TidbSides(SysbenchSides):
         assert cluster.mariadb is not None
         self.upstream, self.pd, self.cluster, self.home = upstream, pd, cluster, home
         sysbench = Sysbench(upstream, TABLES, ROWS, also_again=(_WRITE_CONFLICT,))
-        super().__init__(sysbench, upstream, cluster.mariadb, SESSIONS)
-
-    def mark(self, number: int) -> None:
-        """Commit a last transaction, which can be waited for."""
-        self.upstream.run(f"UPDATE {self.marks} SET number = {number} WHERE id = 0")
+        super().__init__(sysbench, cluster.mariadb, SESSIONS)
 
     def wait_for(self, number: int, drainer: ServerProcess | None = None) -> None:
         """Return once that transaction is downstream, and so everything before it."""
@@ -194,15 +190,9 @@ def measure_lag(home: Path) -> Iterator[Figure]:
     with running(home) as sides:
         bare_ms = bare_commits_ms(sides.downstream)
         before = sides.cpu_s()
-        server = sides.upstream
-        writers = MarkedWriters(
-            Pace(
-                host=server.host, port=server.port, user=server.user, password=server.password,
-                schema=sides.sysbench.schema, tables=TABLES, rows=ROWS, rate=RATE,
-                sessions=SESSIONS, seconds=WARM_UP_S + SECONDS, first=10,
-            )
-        )  # fmt: skip
-        lags_ms = writers.lags_ms(sides.downstream, WARM_UP_S, sides.cluster.drainer.log_tail)
+        writers = sides.writers(rate=RATE, seconds=WARM_UP_S + SECONDS, first=10)
+        with looking(sides.downstream, sides.sysbench.schema) as look:
+            lags_ms = writers.lags_ms(look, WARM_UP_S, sides.cluster.drainer.log_tail)
         after = sides.cpu_s()
     detail = {
         "transactions_per_s": round(writers.rate),
