@@ -23,7 +23,7 @@ NEEDS_chaos := mariadb chaos
 NEEDS_test-all := $(NEEDS_test)
 NEEDS_test-slow := $(NEEDS_test) suite sysbench conformance helm obinlog $(JARS)
 NEEDS_test-tidb := mariadb sysbench tidb
-NEEDS_bench := mariadb clients sysbench $(if $(filter outputs%,$(or $(ONLY),outputs)),kafka)
+NEEDS_bench := mariadb clients sysbench $(if $(filter outputs% peers%,$(or $(ONLY),outputs)),kafka) $(if $(filter peers%,$(ONLY)),connect)
 WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+

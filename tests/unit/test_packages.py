@@ -131,6 +131,7 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
         ),
         (["bench", "ONLY=mysql"], {"mariadb", "clients", "sysbench"}),
         (["bench", "ONLY=outputs"], {"mariadb", "clients", "sysbench", "kafka"}),
+        (["bench", "ONLY=peers"], {"mariadb", "clients", "sysbench", "kafka", "connect"}),
         (["bench"], {"mariadb", "clients", "sysbench", "kafka"}),
         (["demo", "SINK=kafka"], {"kafka"}),
     ],
