@@ -5,7 +5,8 @@
 `pump` is all that concerns the Pump, `drainer` all that concerns the Drainer. `pump.restart`,
 `pump.stored` and `catchup.10g` write tens of gigabytes, and run only under their own names and for
 these two. `outputs.kafka.memory` takes minutes, and runs under its name and for `outputs`. `tidb`
-runs under its name only, too: it needs the TiDB that `deploy/go.sh .venv/servers tidb` builds.
+runs under its name only, too: it needs the TiDB that `deploy/go.sh .venv/servers tidb` builds. So
+does `peers`, which needs the jars that `deploy/jars.sh .venv/servers kafka connect` fetches.
 BENCH_SCALE=0.1 makes all of them smaller. Standard error names the benchmark in progress. If one
 fails, the others run, and the exit code is 1.
 
@@ -35,6 +36,7 @@ from tests.bench import (
     mysql_relay,
     outputs,
     outputs_kafka,
+    peers,
     pump_copies,
     pump_stored,
     pump_unary,
@@ -96,10 +98,11 @@ LONG: dict[str, Bench] = {
     "pump.stored.": pump_stored.measure,
     f"{catchup.NAME} drainer.catchup": catchup.measure,
     "outputs.kafka.memory": outputs_kafka.measure_memory,
+    "peers.kafka.": peers.measure,
     "tidb.catchup": tidb_upstream.measure_catchup,
     "tidb.lag.": tidb_upstream.measure_lag,
 }
-"""Run only when asked for: minutes and tens of gigabytes each, or a TiDB."""
+"""Run only when asked for: minutes and tens of gigabytes each, a TiDB, or Kafka Connect."""
 
 
 def chosen(words: list[str]) -> dict[str, Bench]:

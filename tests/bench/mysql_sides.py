@@ -8,12 +8,13 @@ finds: the replica's threads and Penstock's processes share one machine with the
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.codes import Code
@@ -54,6 +55,8 @@ class Spent:
     count: int
     seconds: float
     cpu_s: dict[str, float]
+    load: float = field(default_factory=lambda: round(os.getloadavg()[0], 1))
+    """The machine's, in the last minute of the measured time."""
 
     @property
     def rate(self) -> float:

@@ -122,7 +122,7 @@ def _watch(cluster: Cluster, last_ts: int) -> list[tuple[int, float]]:
     """Return each batch's commit_ts, and when a reader had its checkpoint."""
     assert cluster.kafka is not None
     seen: list[tuple[int, float]] = []
-    consumer = _consumer(cluster.kafka.address, "_penstock_checkpoint")
+    consumer = consumer_of(cluster.kafka.address, "_penstock_checkpoint")
     deadline_s = time.monotonic() + STALL_S_MAX
     while not seen or seen[-1][0] < last_ts:
         message = consumer.poll(0.5)
@@ -139,7 +139,7 @@ def _watch(cluster: Cluster, last_ts: int) -> list[tuple[int, float]]:
     return seen
 
 
-def _consumer(address: str, topic: str) -> Consumer:
+def consumer_of(address: str, topic: str) -> Consumer:
     """Return a reader of partition 0 from its beginning; the topic may come later."""
     consumer = Consumer(
         {
@@ -261,7 +261,7 @@ class RowReader:
     """Reads the table's topic, and notes when it has what."""
 
     def __init__(self, address: str) -> None:
-        self._consumer = _consumer(address, _TOPIC)
+        self._consumer = consumer_of(address, _TOPIC)
         self._seen: list[tuple[int, float]] = []
 
     def until(self, commit_ts: int) -> list[tuple[int, float]]:
@@ -295,7 +295,7 @@ def _bare_rounds_ms(address: str) -> list[float]:
     _make_topics(address, ["bare.round"])
     producer = Producer({"bootstrap.servers": address, "transactional.id": "round"})
     producer.init_transactions()
-    consumer = _consumer(address, "bare.round")
+    consumer = consumer_of(address, "bare.round")
     times = []
     for number in range(250):
         begun_s = time.perf_counter()

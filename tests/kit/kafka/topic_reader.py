@@ -2,9 +2,10 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 
@@ -37,6 +38,27 @@ def read_topics(
 
     Asserts that commit_ts never falls within a partition, unless batches may be there twice.
     """
+    found = []
+    for message in messages(address, prefix, isolation=isolation, **options):
+        headers = dict(message.headers() or [])
+        found.append(
+            Read(
+                str(message.topic()), int(message.partition() or 0), int(message.offset() or 0),
+                message.key(), message.value(), int(headers["penstock.commit_ts"] or 0), headers,
+            )
+        )  # fmt: skip
+    last: dict[tuple[str, int], int] = defaultdict(int)
+    for each in found:
+        place = (each.topic, each.partition)
+        assert may_repeat or each.commit_ts >= last[place], f"commit_ts falls in {place}"
+        last[place] = each.commit_ts
+    return sorted(found, key=lambda each: each.commit_ts)
+
+
+def messages(
+    address: str, prefix: str, *, isolation: str = "read_committed", **options: Any
+) -> Iterator[Message]:
+    """Yield what is in all topics under a prefix, in the order of each partition, to their ends."""
     options = {"bootstrap.servers": address, "group.id": "reader", **options}
     metadata = AdminClient(
         {name: value for name, value in options.items() if name != "group.id"}
@@ -53,7 +75,7 @@ def read_topics(
                    "enable.auto.commit": False}
     )  # fmt: skip
     consumer.assign(wanted)
-    found, ended = [], 0
+    ended = 0
     while ended < len(wanted):
         message = consumer.poll(20)
         assert message is not None, "the reader reaches the ends"
@@ -62,20 +84,8 @@ def read_topics(
             assert error.code() == KafkaError._PARTITION_EOF, error
             ended += 1
             continue
-        headers = dict(message.headers() or [])
-        found.append(
-            Read(
-                str(message.topic()), int(message.partition() or 0), int(message.offset() or 0),
-                message.key(), message.value(), int(headers["penstock.commit_ts"] or 0), headers,
-            )
-        )  # fmt: skip
+        yield message
     consumer.close()
-    last: dict[tuple[str, int], int] = defaultdict(int)
-    for each in found:
-        place = (each.topic, each.partition)
-        assert may_repeat or each.commit_ts >= last[place], f"commit_ts falls in {place}"
-        last[place] = each.commit_ts
-    return sorted(found, key=lambda each: each.commit_ts)
 
 
 def done(futures: dict[Any, Any]) -> None:

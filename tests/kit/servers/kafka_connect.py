@@ -1,4 +1,7 @@
-"""Kafka Connect in one process, `ConnectStandalone`, and Debezium's JDBC sink for it."""
+"""Kafka Connect in one process, `ConnectStandalone`, and two connectors of Debezium for it.
+
+They are its JDBC sink, and its source from a MariaDB's binlog.
+"""
 
 import json
 import urllib.request
@@ -20,7 +23,12 @@ class KafkaConnect(ServerProcess):
     """A worker whose connectors read what is committed; keys and values are JSON with schemas."""
 
     def __init__(
-        self, home: Path, kafka: KafkaServer, *connectors: Mapping[str, object], jars: str
+        self,
+        home: Path,
+        kafka: KafkaServer,
+        *connectors: Mapping[str, object],
+        jars: str,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`connectors` are their settings; `jars` names the list of what they need."""
         home.mkdir(parents=True)
@@ -43,13 +51,38 @@ class KafkaConnect(ServerProcess):
             file.chmod(0o600)  # It may have passwords.
             files.append(str(file))
         program = "org.apache.kafka.connect.cli.ConnectStandalone"
-        super().__init__(kafka.java(program, *files, jars=[jars]), log=home / "connect.log")
+        super().__init__(
+            kafka.java(program, *files, jars=[jars]),
+            log=home / "connect.log",
+            environment=environment,
+        )
 
     def start(self) -> Self:
         """Start it and wait until the connectors run."""
         super().start()
-        eventually(lambda: all(self.failure(name) is not None for name in self._names), _START_S)
+        self._until(are_running=True)
         return self
+
+    def rest(self) -> None:
+        """End the connectors' tasks, which commit how far they are; the process goes on."""
+        self._ask_all("stop")
+        self._until(are_running=False)
+
+    def resume(self) -> None:
+        """Let the connectors go on where they ended."""
+        self._ask_all("resume")
+        self._until(are_running=True)
+
+    def _ask_all(self, action: str) -> None:
+        for name in self._names:
+            url = f"{self._url}/connectors/{name}/{action}"
+            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60).close()
+
+    def _until(self, *, are_running: bool) -> None:
+        eventually(
+            lambda: all((self.failure(name) is not None) is are_running for name in self._names),
+            _START_S,
+        )
 
     def failure(self, name: str) -> str | None:
         """Return why a connector has failed, empty while it has not; None before it runs."""
@@ -81,4 +114,35 @@ def debezium_sink(name: str, server: SqlServer, schema: str, topics: str) -> dic
         "primary.key.mode": "record_key",
         "schema.evolution": "basic",
         "collection.name.format": "${source.table}",
+    }
+
+
+def debezium_source(
+    name: str, server: SqlServer, schema: str, kafka: KafkaServer, **settings: object
+) -> dict[str, object]:
+    """Return the settings of a Debezium connector from a MariaDB's binlog, without old rows.
+
+    The topics begin with its name; values are JSON without schemas.
+    """
+    return {
+        "name": name,
+        "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+        "tasks.max": 1,
+        "topic.prefix": name,
+        "topic.creation.default.partitions": 1,
+        "topic.creation.default.replication.factor": 1,
+        **{f"{each}.converter": _JSON for each in ("key", "value")},
+        **{f"{each}.converter.schemas.enable": "false" for each in ("key", "value")},
+        "database.hostname": server.host,
+        "database.port": server.port,
+        "database.user": server.user,
+        "database.password": server.password,
+        "database.server.id": 102,
+        "database.ssl.mode": "disable",
+        "database.include.list": schema,
+        "schema.history.internal.kafka.bootstrap.servers": kafka.address,
+        "schema.history.internal.kafka.topic": f"{name}-history",
+        "snapshot.mode": "no_data",
+        "tombstones.on.delete": "false",
+        **settings,
     }
