@@ -24,10 +24,10 @@ from pumpclient import Options, PumpClient
 from tests.integration.test_spark_source import put, shop
 from tests.integration.test_spark_stream import MakeQuery, make_query
 from tests.integration.test_stream import PURGING, purge
+from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer
 from tests.kit.servers.fix_copies import Trio, lose_disk
-from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
-from tests.kit.servers.fix_source import SourceRig, cleared
+from tests.kit.servers.fix_source import SourceRig
 from tests.kit.servers.fix_spark import session_environment
 from tests.kit.wait import eventually
 
@@ -185,10 +185,11 @@ def played(lake: Path) -> tuple[int, int]:
 )
 @pytest.mark.slow
 @pytest.mark.mariadb
+@pytest.mark.parametrize("kind", [MARIADB])
 def test_a_killed_query_of_a_sysbench_history_leaves_a_delta_table_equal_to_the_upstream(
-    rig: SourceRig, mariadb_binlog: MariadbServer, tmp_path: Path
+    rig: SourceRig, source_server: AnyBinlogServer, tmp_path: Path
 ) -> None:
-    rng, server, lake = random.Random(KILLS), cleared(mariadb_binlog), tmp_path / "lake"
+    rng, server, lake = random.Random(KILLS), source_server, tmp_path / "lake"
     source = rig.begin(server)
     sysbench = Sysbench(server, tables=1, rows=1_000)
     sysbench.prepare()
