@@ -43,7 +43,7 @@ from drainer.task.work_unit import (
     Batch,
     Statements,
     TableRows,
-    arrow_header,
+    arrow_batch,
     arrow_stream,
     reading,
     table_of,
@@ -96,9 +96,7 @@ def answered(data: bytes) -> Made:
 
 def _decoded(payload: bytes) -> tuple[Batch, str]:
     with reading("batch"):
-        with pa.ipc.open_stream(pa.py_buffer(payload)[len(_MAGIC) :]) as reader:
-            header = arrow_header(reader.schema)
-            columns = reader.read_next_batch()
+        header, columns = arrow_batch(payload, _MAGIC)
         tables, at = [], 0
         for schema, text, count in header["tables"]:
             kinds, rows = (column.slice(at, count) for column in columns.columns)

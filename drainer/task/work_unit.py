@@ -58,7 +58,9 @@ def reading(what: str) -> Iterator[None]:
         ) from error
 
 
-def arrow_stream(rows: pa.RecordBatch | pa.Table, header: object, magic: bytes = b"") -> bytes:
+def arrow_stream(
+    rows: pa.RecordBatch | pa.Table, header: object = None, magic: bytes = b""
+) -> bytes:
     """Return `rows` as an Arrow IPC stream behind `magic`; the header is JSON in its metadata."""
     text = json.dumps(header).encode()
     schema = rows.schema.with_metadata({_METADATA_KEY: text})
@@ -72,6 +74,12 @@ def arrow_stream(rows: pa.RecordBatch | pa.Table, header: object, magic: bytes =
 
 def arrow_header(schema: pa.Schema) -> Any:
     return json.loads(schema.metadata[_METADATA_KEY])
+
+
+def arrow_batch(data: bytes | memoryview, magic: bytes = b"") -> tuple[Any, pa.RecordBatch]:
+    """Return the header and the only batch of an `arrow_stream`; it shares memory with `data`."""
+    with pa.ipc.open_stream(pa.py_buffer(data)[len(magic) :]) as reader:
+        return arrow_header(reader.schema), reader.read_next_batch()
 
 
 Link = tuple[int, tuple[int, ...]]
@@ -197,9 +205,7 @@ class WorkUnit:
     def decode(cls, data: bytes | memoryview) -> WorkUnit:
         """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
         with reading("work unit"):
-            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                header = arrow_header(reader.schema)
-                rows = reader.read_next_batch()
+            header, rows = arrow_batch(data)
             return cls(
                 batch_id=header["batch"],
                 part=header["part"],

@@ -34,15 +34,7 @@ from drainer.task.sql import generate
 from drainer.task.sql.lake_files import MERGE_MAGIC, NOT_MERGED, in_files
 from drainer.task.sql.lake_rows import Block, change_blocks
 from drainer.task.sql.rows import row_changes
-from drainer.task.work_unit import (
-    Batch,
-    TableRows,
-    arrow_header,
-    arrow_stream,
-    reading,
-    table_of,
-    table_text,
-)
+from drainer.task.work_unit import Batch, arrow_batch, arrow_stream, reading, table_of, table_text
 from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
@@ -90,9 +82,7 @@ class EventUnit:
     def decode(cls, data: bytes) -> Self:
         """Decode a unit whose rows share memory with `data`; raise `Malformed`."""
         with reading("event unit"):
-            with pa.ipc.open_stream(pa.py_buffer(data)[len(MAGIC) :]) as reader:
-                header = arrow_header(reader.schema)
-                rows = reader.read_next_batch()
+            header, rows = arrow_batch(data, MAGIC)
             return cls(
                 encoding=Encoding(**header["encoding"]),
                 commit_ts=header["commit_ts"],
@@ -113,52 +103,45 @@ def event_units(batch: Batch, encoding: Encoding, parts: int) -> list[EventUnit]
     for each in batch.tables:
         assert each.transactions is not None, "the batch says which rows belong together"
         sizes += np.bincount(each.transactions, minlength=count)
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if count else 0
-    wanted = max(1, min(parts, total // UNIT_ROWS_MIN))
-    inner = np.searchsorted(ends, total * np.arange(1, wanted) / wanted) + 1
-    cuts = sorted({0, count, *(int(cut) for cut in inner if cut < count)})
-    units = [_unit(batch, encoding, begin, end) for begin, end in pairwise(cuts)]
+    runs = runs_of(sizes, parts, UNIT_ROWS_MIN)
+    units = [_unit(batch, encoding, begin, end) for begin, end in runs]
     return [unit for unit in units if len(unit.rows)]
+
+
+def runs_of(sizes: Any, parts: int, size_min: int) -> Iterator[tuple[int, int]]:
+    """Divide transactions into at most `parts` runs of like size, on average `size_min` or more."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    wanted = max(1, min(parts, total // size_min))
+    inner = np.searchsorted(ends, total * np.arange(1, wanted) / wanted) + 1
+    return pairwise(sorted({0, len(ends), *(int(cut) for cut in inner if cut < len(ends))}))
 
 
 def _unit(batch: Batch, encoding: Encoding, begin: int, end: int) -> EventUnit:
     tables: list[Target] = []
-    pieces: list[list[pa.Array]] = [[], [], [], []]
+    pieces = [pa.RecordBatch.from_pylist([], _SCHEMA)]
     for each in batch.tables:
         first, stop = map(int, np.searchsorted(each.transactions, (begin, end)))
         if first == stop:
             continue
-        columns = _columns(each, len(tables), first, stop, begin)
-        for piece, column in zip(pieces, columns, strict=True):
-            piece.append(column)
+        columns = [
+            np.full(stop - first, len(tables), np.uint32),
+            (each.transactions[first:stop] - begin).astype(np.uint32),
+            each.kind_array()[first:stop],
+            each.rows.slice(first, stop - first).cast(pa.large_binary()),
+        ]
+        pieces.append(pa.record_batch(columns, schema=_SCHEMA))
         tables.append((each.schema, each.table))
-    arrays = [
-        pa.concat_arrays(piece) if piece else pa.array([], field.type)
-        for piece, field in zip(pieces, _SCHEMA, strict=True)
-    ]
     stamps, starts = batch.commit_ts[begin:end], batch.starts
     started = stamps if encoding.format == DELTA_CHANGES else ()
     return EventUnit(
         encoding=encoding,
         commit_ts=stamps,
         tables=tables,
-        rows=pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA),
+        rows=pa.concat_batches(pieces),
         is_slice=batch.displaces,
         start_ts=[starts[ts].start_ts if ts in starts else None for ts in started],
     )
-
-
-def _columns(each: TableRows, number: int, first: int, stop: int, begin: int) -> list[pa.Array]:
-    numbers = np.full(stop - first, number, np.uint32)
-    transactions = (each.transactions[first:stop] - begin).astype(np.uint32)
-    rows = each.rows.slice(first, stop - first).cast(pa.large_binary())
-    return [
-        pa.array(numbers),
-        pa.array(transactions),
-        pa.array(each.kind_array()[first:stop]),
-        rows,
-    ]
 
 
 def answer(payload: bytes) -> bytes:

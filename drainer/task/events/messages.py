@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, Type
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.work_unit import TransactionStart, reading
+from drainer.task.work_unit import TransactionStart, arrow_stream, reading
 from penstock.schema.model import TableInfo
 
 if TYPE_CHECKING:  # It imports the grammar of DDL, and tasks only encode rows.
@@ -127,11 +127,7 @@ class Messages:
         return whole[int(bounds[0]) : int(bounds[-1])], bounds[1:] - bounds[0]
 
     def encode(self) -> bytes:
-        out = pa.BufferOutputStream()
-        with pa.ipc.new_stream(out, _SCHEMA) as writer:
-            writer.write_batch(self._columns)
-        encoded: bytes = out.getvalue().to_pybytes()
-        return encoded
+        return arrow_stream(self._columns)
 
     @classmethod
     def decode(cls, data: bytes, starts: Mapping[int, TransactionStart] | None = None) -> Self:

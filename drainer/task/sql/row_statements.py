@@ -55,7 +55,7 @@ import pyarrow as pa
 from drainer.task.sql.literals import Family, family, padded_length
 from drainer.task.sql.rows import Row, apply_key, is_in_row, row_codec
 from drainer.task.sql.upserts import table_sql
-from drainer.task.work_unit import Link, Op, WorkUnit, arrow_header, arrow_stream, reading
+from drainer.task.work_unit import Link, Op, WorkUnit, arrow_batch, arrow_stream, reading
 from penstock.schema.model import PUBLIC, ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from penstock.wire.binlog import MutationType
 
@@ -93,9 +93,7 @@ class RowStatements:
     def decode(cls, data: bytes) -> RowStatements:
         """Return the answer in `data`; raise `Malformed`."""
         with reading("statements"):
-            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                metadata = arrow_header(reader.schema)
-                batch = reader.read_next_batch()
+            metadata, batch = arrow_batch(data)
             sets, columns = len(metadata["tags"]), batch.columns
             return cls(
                 once=metadata["once"],
