@@ -374,7 +374,7 @@ class Planner:
         remote.know(run.pumps)
         taken = run[:count]
         owners = taken.owners_in(remote.pumps)
-        remote.extend(stamps[:count], taken.start_ts, owners, int(ends[count - 1]))
+        remote.extend(stamps[:count], taken.start_ts, owners, taken.sizes)
         self._transactions += count
         self._through_ts = stamps[count - 1]
         full = len(remote.commit_ts) >= self._rows_max or remote.bytes >= self._bytes_max

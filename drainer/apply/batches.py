@@ -2,7 +2,8 @@
 
     HeldBatch    rows ──> a task: SQL; or runs of transactions ──> tasks: messages
     FetchBatch   commit_ts, Pump, size ── a unit, with the Pumps' current addresses ──> a task: SQL
-                 or messages, and facts <── a Pump is unreachable: the unit is made and sent again
+                 or runs of transactions ── such units ──> tasks: messages; and facts
+                 a Pump is unreachable: the unit is made and sent again
                  the task may also keep the SQL, to commit it (`drainer.apply.in_tasks`)
 
 The schema of a fetched batch is taken when the batch begins, before a later DDL changes it, and
@@ -18,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import starmap
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +28,7 @@ from drainer.planner import RowsStep
 from drainer.schema.snapshot import pack_for_tasks
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher, Task
-from drainer.task.events.event_unit import Encoding, event_units
+from drainer.task.events.event_unit import Encoding, event_units, runs_of
 from drainer.task.events.messages import Messages
 from drainer.task.held_unit import Made, answered, held_unit
 from drainer.task.row_fetch import (
@@ -46,6 +48,9 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 FETCHES_UNDER_WAY_MAX = 3
 """If one task takes a whole batch, two prepare while one commits."""
+_UNIT_BYTES_MIN = 128 << 10
+"""About `UNIT_ROWS_MIN` rows, whose number is not known before they are fetched."""
+_ALL = slice(None)
 T = TypeVar("T")
 
 
@@ -119,10 +124,14 @@ class FetchBatch:
     async def messages(
         self, dispatcher: Dispatcher, encoding: Encoding, parts: int
     ) -> list[Messages]:
-        """Return the batch's messages; wait as `by_unit` does. One task makes all `parts`."""
+        """Return the messages, which tasks make in at most `parts` units; wait as `by_unit`."""
         decode = partial(decode_messages, starts=self.remote.starts())
-        (made, self.facts), _ = await self._answered(dispatcher, decode, encoding=encoding)
-        return made
+        runs = starmap(slice, runs_of(self.remote.sizes, parts, _UNIT_BYTES_MIN))
+        answers = await asyncio.gather(
+            *(self._answered(dispatcher, decode, run=run, encoding=encoding) for run in runs)
+        )
+        self.facts = sum((facts for (_, facts), _ in answers), Facts())
+        return [each for (made, _), _ in answers for each in made]
 
     async def cut(
         self, generation: Generation, connections: int, avoids: Collection[Task] = ()
@@ -143,12 +152,13 @@ class FetchBatch:
         dispatcher: Dispatcher,
         decode: Callable[[bytes], T],
         avoids: Collection[Task] = (),
+        run: slice = _ALL,
         **asked: Any,
     ) -> tuple[T, Task]:
-        """Return the decoded answer to a unit with the fields `asked`, and the task."""
+        """Return the decoded answer to a unit of `run` with the fields `asked`, and the task."""
         catalog = await asyncio.shield(self.catalog)
         while True:
-            unit = self._unit(catalog[0], asked)
+            unit = self._unit(catalog[0], asked, run)
             answer, task = await dispatcher.run_on(unit.encode(), catalog, avoids)
             try:
                 return decode(answer), task
@@ -156,9 +166,9 @@ class FetchBatch:
                 log.warning("batch %d waits: %s", self.batch_id, away)
                 await asyncio.sleep(_RETRY_S)
 
-    def _unit(self, catalog: int, asked: Mapping[str, Any]) -> FetchUnit:
+    def _unit(self, catalog: int, asked: Mapping[str, Any], run: slice = _ALL) -> FetchUnit:
         remote, addresses = self.remote, self.fetching.addresses()
-        places, owners = np.unique(remote.owners, return_inverse=True)
+        places, owners = np.unique(remote.owners[run], return_inverse=True)
         return FetchUnit(
             batch_id=self.batch_id,
             displaces=self.displaces,
@@ -166,7 +176,7 @@ class FetchBatch:
             cluster_id=self.fetching.cluster_id,
             drainer_id=self.fetching.drainer_id,
             addresses=[addresses[remote.pumps[place]] for place in places],
-            commit_ts=remote.commit_ts,
+            commit_ts=remote.commit_ts[run],
             owners=owners,
             ignored=remote.ignored,
             **asked,

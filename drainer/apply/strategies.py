@@ -182,7 +182,7 @@ class Events(Strategy):
     def __init__(
         self, dispatcher: Dispatcher, sink: EventSink, thread: SinkThread, *, parts: int
     ) -> None:
-        """Only `thread` may call `sink`; a batch whose rows are here becomes `parts` units."""
+        """Only `thread` may call `sink`; a batch becomes at most `parts` units."""
         super().__init__(Checkpoint(0, 0))  # Nothing is ever partly downstream.
         self._dispatcher = dispatcher
         self._sink = sink

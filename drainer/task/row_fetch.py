@@ -43,7 +43,7 @@ import time
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -90,7 +90,7 @@ HINTS = {
 
 @dataclass(slots=True)
 class RemoteTransactions:
-    """Transactions in commit order, the place in `pumps` of each, and their total size.
+    """Transactions in commit order, the place in `pumps` of each, its size, and all their bytes.
 
     Some of the `pumps` may have none of them. Those that are `ignored` are only counted.
     """
@@ -98,6 +98,7 @@ class RemoteTransactions:
     commit_ts: list[int] = field(default_factory=list)
     owners: array[int] = field(default_factory=partial(array, "H"))
     pumps: list[str] = field(default_factory=list)
+    sizes: array[int] = field(default_factory=partial(array, "q"))
     bytes: int = 0
     ignored: list[int] = field(default_factory=list)
     start_ts: array[int] = field(default_factory=partial(array, "q"))
@@ -122,18 +123,20 @@ class RemoteTransactions:
         self.commit_ts.append(commit_ts)
         self.start_ts.append(start_ts)
         self.owners.append(self.pumps.index(pump))
+        self.sizes.append(size)
         self.bytes += size
 
     def know(self, pumps: Iterable[str]) -> None:
         """Give each Pump a place."""
         self.pumps += [pump for pump in pumps if pump not in self.pumps]
 
-    def extend(self, commit_ts: Sequence[int], start_ts: Any, owners: Any, size: int) -> None:
-        """Add transactions with `owners`, uint16 places in `pumps`, and their total size."""
+    def extend(self, commit_ts: Sequence[int], start_ts: Any, owners: Any, sizes: Any) -> None:
+        """Add transactions with `owners`, uint16 places in `pumps`, and their sizes."""
         self.commit_ts += commit_ts
         self.start_ts.frombytes(start_ts.tobytes())
         self.owners.frombytes(owners.tobytes())
-        self.bytes += size
+        self.sizes.frombytes(sizes.tobytes())
+        self.bytes += int(sizes.sum())
 
     def starts(self) -> dict[int, TransactionStart]:
         """Return the start of each transaction, by its commit_ts."""
@@ -183,8 +186,8 @@ class FetchUnit:
     kept_max: int = 0
 
     def encode(self) -> bytes:
-        fields = {name: getattr(self, name) for name in _HEADER_FIELDS}
-        header = json.dumps(fields, default=asdict).encode()
+        known = {name: getattr(self, name) for name in _HEADER_FIELDS}
+        header = json.dumps(known, default=asdict).encode()
         stamps = np.asarray(self.commit_ts, "<i8").tobytes()
         owners = np.asarray(self.owners, "<u2").tobytes()
         return b"".join([MAGIC, _LENGTH.pack(len(header)), header, stamps, owners])
@@ -204,10 +207,7 @@ class FetchUnit:
             return cls(**header, commit_ts=stamps, owners=owners)
 
 
-_HEADER_FIELDS = (
-    "batch_id", "catalog", "cluster_id", "drainer_id", "addresses", "ignored", "dialect",
-    "displaces", "encoding", "connections", "kept_max",
-)  # fmt: skip
+_HEADER_FIELDS = [f.name for f in fields(FetchUnit) if f.name not in ("commit_ts", "owners")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +218,10 @@ class Facts:
     kinds: dict[int, int] = field(default_factory=dict)
     """Changes by their `MutationType`."""
     skipped: Counts = field(default_factory=Counts)
+
+    def __add__(self, other: Facts) -> Facts:
+        kinds = Counter(self.kinds) + Counter(other.kinds)
+        return Facts(rows=self.rows + other.rows, kinds=kinds, skipped=self.skipped + other.skipped)
 
 
 class Away(Exception):

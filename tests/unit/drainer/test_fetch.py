@@ -6,11 +6,12 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent import futures
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from drainer.settings.config import ApplyConfig, DrainerConfig, RelayConfig, Spa
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import SinkThread
 from drainer.sinks.protocol import EventSink
-from drainer.spark.dispatcher import Dispatcher
+from drainer.spark.dispatcher import Catalog, Dispatcher
 from drainer.task import partitions
 from drainer.task.compaction import plan_units
 from drainer.task.events.event_unit import (
@@ -42,6 +43,7 @@ from drainer.task.events.event_unit import (
     encoded_messages,
     event_units,
 )
+from drainer.task.events.messages import Message
 from drainer.task.partitions import arranged
 from drainer.task.row_changes import Loss, Screened, Target
 from drainer.task.row_fetch import (
@@ -63,6 +65,7 @@ from drainer.task.selection import Selection
 from drainer.task.sql import lake_files
 from drainer.task.sql.digests import Digests, merged
 from drainer.task.sql.generate import generate
+from drainer.task.sql.lake_rows import Block
 from drainer.task.work_loop import serve
 from drainer.task.work_unit import Batch, TransactionStart, in_order
 from penstock.errors import Malformed, NeedsOperator
@@ -77,6 +80,7 @@ from penstock.wire.codec import (
     encode_prewrite_value,
 )
 from tests.kit.delta.lake_reader import LakeReader
+from tests.kit.fakes.local_drainer import Tasks
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.servers.authority import Authority
 from tests.kit.wait import eventually, until
@@ -114,9 +118,11 @@ def unit(addresses: list[str], stamps: list[int], **changes: Any) -> FetchUnit:
     return FetchUnit.decode(FetchUnit(**{**fields, **changes}).encode())
 
 
-def of_pumps(stamps: list[int], pumps: list[str], size: int = 1) -> RemoteTransactions:
+def of_pumps(
+    stamps: list[int], pumps: list[str], sizes: Iterable[int] = repeat(1)
+) -> RemoteTransactions:
     found = RemoteTransactions()
-    for ts, pump in zip(stamps, pumps, strict=True):
+    for ts, pump, size in zip(stamps, pumps, sizes, strict=False):
         found.add(ts, pump, size, start_ts=ts - 1)
     return found
 
@@ -259,6 +265,54 @@ def test_a_task_that_fetches_makes_the_messages_that_the_driver_s_way_makes(form
     assert facts.rows == step.rows
     with pytest.raises(Malformed):
         decode_messages(answer[:-3], {})
+
+
+class Recording(Tasks):
+    """Tasks that note which transactions each unit names."""
+
+    def __init__(self) -> None:
+        super().__init__(BANK)
+        self.runs: list[list[int]] = []
+
+    async def run_on(self, unit: bytes, catalog: Catalog, *_: object) -> tuple[bytes, None]:
+        self.runs.append(FetchUnit.decode(unit).commit_ts.tolist())
+        return await super().run_on(unit, catalog)
+
+
+def lines(format_: str, messages: Iterable[tuple[int, Message]]) -> list[Any]:
+    """Return messages, or of a change log all lines of a table, which a unit has in one message."""
+    if format_ != DELTA_CHANGES:
+        return list(messages)
+    blocks = [Block.decode(message.value or b"") for _, message in messages]
+    ordered = sorted(blocks, key=attrgetter("name"))
+    return [(block.name, line) for block in ordered for line in block.rows.to_pylist()]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+async def test_tasks_share_a_large_batch_by_runs_of_transactions_and_make_the_same_messages(
+    format_: str,
+) -> None:
+    encoding, tasks = Encoding(format_, topic="{schema}.{table}"), Recording()
+    step = held_step(STAMPS)
+    held = HeldBatch(1, step.tables, commit_ts=step.stamps, starts=step.starts)
+
+    async def made(sizes: Iterable[int]) -> list[Any]:
+        tasks.runs.clear()
+        remote = of_pumps(STAMPS, ["p"] * len(STAMPS), sizes)
+        batch = Fetching(7, "d", lambda: {"p": "h:1"}, tracker()).begin(1, remote)
+        dispatcher: Any = tasks
+        answers = await batch.messages(dispatcher, encoding, 3)
+        assert batch.facts.rows == step.rows == sum(batch.facts.kinds.values())
+        return lines(format_, chain(*answers))
+
+    expected = lines(format_, encoded_messages(event_units(held, encoding, 1)[0]))
+    assert await made(repeat(1)) == expected
+    assert tasks.runs == [STAMPS]
+    assert await made(repeat(100_000)) == expected
+    assert [len(run) for run in tasks.runs] == [6, 5, 5]
+    assert list(chain(*tasks.runs)) == STAMPS
+    assert await made(chain([100_000_000], repeat(1))) == expected
+    assert tasks.runs == [STAMPS[:1], STAMPS[1:]]
 
 
 class ByVersion(Selection):
@@ -543,7 +597,7 @@ def test_the_planner_cuts_by_size_and_count_and_never_looks_inside() -> None:
     assert [step.remote and step.remote.commit_ts for step in steps] == [
         [2, 3], [4], [5], [6, 7, 8], [9],
     ]  # fmt: skip
-    assert steps[0].remote == of_pumps([2, 3], ["p0", "p1"], 45)
+    assert steps[0].remote == of_pumps([2, 3], ["p0", "p1"], [40, 50])
     assert steps[0].remote.starts() == {2: TransactionStart(1), 3: TransactionStart(2)}
     assert [step.transactions for step in steps] == [2, 1, 1, 3, 1]
 
