@@ -150,7 +150,11 @@ class Jvm:
         self.output = output
         self._secrets = secrets or {}
         self.starts = 0
-        """The jobs that began, and the executors that a standalone master assigned to them."""
+        """The jobs that began, and the executors that a standalone master assigned to them.
+
+        Executors are counted in the log, because Spark's own lists have an executor only once it
+        has registered, which on a busy machine took 65 s from the assignment.
+        """
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
         self._file = RotatingFileHandler(
