@@ -328,10 +328,9 @@ def kill_archiving(process: subprocess.Popen[bytes]) -> None:
 def _end_with_the_drainer() -> None:
     """Kill this process and its JVM at the end of the pipe that the Drainer holds.
 
-    A JVM that writes the archive does not read the pipe for minutes. The lock of the buffer of
-    `sys.stdin` would abort Python at its exit.
+    A JVM that writes the archive does not read the pipe for minutes.
     """
-    os.read(sys.stdin.fileno(), 1)
+    os.read(sys.stdin.fileno(), 1)  # A lock on the buffer of `sys.stdin` would abort Python's exit.
     if os.getpgrp() == os.getpid():  # Otherwise someone has started it by hand.
         os.killpg(0, signal.SIGKILL)
 

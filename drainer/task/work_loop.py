@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from drainer.task.held_unit import answer
 from penstock import __version__
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, PenstockError
+from penstock.errors import PenstockError
 from penstock.http2.client.tls_end import TlsEnd
 
 if TYPE_CHECKING:
@@ -296,10 +296,9 @@ def serve(
 
 def failure_of(error: Exception, problem: str) -> dict[str, str]:
     """Return problem, hint and code of a task's error; `problem` is what the task did not do."""
-    if isinstance(error, NeedsOperator):
-        return {"problem": error.problem, "hint": error.hint, "code": str(error.code)}
     if isinstance(error, PenstockError):
-        return {"problem": str(error), "hint": _REPORT_HINT, "code": str(error.code)}
+        problem, hint = getattr(error, "problem", str(error)), getattr(error, "hint", _REPORT_HINT)
+        return {"problem": problem, "hint": hint, "code": str(error.code)}
     if isinstance(error, MemoryError):
         problem += ": they need more memory than Spark gives a task"
         return {"problem": problem, "hint": _MEMORY_HINT, "code": str(Code.SPARK_TASK)}
