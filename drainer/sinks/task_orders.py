@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from drainer.sinks.checkpoint import TakenOver
 from drainer.sinks.protocol import Passage, Refused
-from drainer.task.work_loop import failure_of
+from drainer.task.work_unit import failure_of
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 

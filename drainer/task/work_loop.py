@@ -57,9 +57,8 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from drainer.task.held_unit import answer
+from drainer.task.work_unit import failure_of
 from penstock import __version__
-from penstock.codes import Code
-from penstock.errors import PenstockError
 from penstock.http2.client.tls_end import TlsEnd
 
 if TYPE_CHECKING:
@@ -292,22 +291,6 @@ def serve(
             with suppress(queue.Empty):
                 units.get_nowait()
             reader.join(timeout=0.05)
-
-
-def failure_of(error: Exception, problem: str) -> dict[str, str]:
-    """Return problem, hint and code of a task's error; `problem` is what the task did not do."""
-    if isinstance(error, PenstockError):
-        problem, hint = getattr(error, "problem", str(error)), getattr(error, "hint", _REPORT_HINT)
-        return {"problem": problem, "hint": hint, "code": str(error.code)}
-    if isinstance(error, MemoryError):
-        problem += ": they need more memory than Spark gives a task"
-        return {"problem": problem, "hint": _MEMORY_HINT, "code": str(Code.SPARK_TASK)}
-    problem += f": {type(error).__name__}: {error}"
-    return {"problem": problem, "hint": _REPORT_HINT, "code": str(Code.DEFECT)}
-
-
-_MEMORY_HINT: Final = "lower batch-bytes-max, or raise spark.executor.pyspark.memory in spark.conf"
-_REPORT_HINT: Final = "the Drainer's checkpoint stands before this batch; report this failure"
 
 
 def _obey(line: Line, ordered: queue.SimpleQueue[tuple[int, bytes] | None], orders: Orders) -> None:

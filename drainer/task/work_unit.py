@@ -28,13 +28,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.codes import Code
-from penstock.errors import Malformed
+from penstock.errors import Malformed, PenstockError
 from penstock.schema.model import TableInfo
 from penstock.schema.tidb_json import table_from_json, table_to_json
 from penstock.wire.binlog import Origin
@@ -283,3 +283,19 @@ def in_order(parts: Iterable[Statements]) -> Sequence[bytes]:
     for unit in units:
         statements += unit.ordered
     return statements
+
+
+def failure_of(error: Exception, problem: str) -> dict[str, str]:
+    """Return problem, hint and code of a task's error; `problem` is what the task did not do."""
+    if isinstance(error, PenstockError):
+        problem, hint = getattr(error, "problem", str(error)), getattr(error, "hint", _REPORT_HINT)
+        return {"problem": problem, "hint": hint, "code": str(error.code)}
+    if isinstance(error, MemoryError):
+        problem += ": they need more memory than Spark gives a task"
+        return {"problem": problem, "hint": _MEMORY_HINT, "code": str(Code.SPARK_TASK)}
+    problem += f": {type(error).__name__}: {error}"
+    return {"problem": problem, "hint": _REPORT_HINT, "code": str(Code.DEFECT)}
+
+
+_MEMORY_HINT: Final = "lower batch-bytes-max, or raise spark.executor.pyspark.memory in spark.conf"
+_REPORT_HINT: Final = "the Drainer's checkpoint stands before this batch; report this failure"
