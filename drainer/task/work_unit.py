@@ -286,7 +286,7 @@ def in_order(parts: Iterable[Statements]) -> Sequence[bytes]:
 
 
 def failure_of(error: Exception, problem: str) -> dict[str, str]:
-    """Return problem, hint and code of a task's error; `problem` is what the task did not do."""
+    """Return problem, hint and code of a task's error; `problem` names the failed step."""
     if isinstance(error, PenstockError):
         problem, hint = getattr(error, "problem", str(error)), getattr(error, "hint", _REPORT_HINT)
         return {"problem": problem, "hint": hint, "code": str(error.code)}
