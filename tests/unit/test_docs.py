@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.site import INDEX, PAGES, linked, messages_of_sites, options_of_a_writer, page_of
+from penstock import __version__
 from penstock.codes import SUBJECTS, Code
 from pumpclient.options import Options
 
@@ -157,3 +158,9 @@ def test_no_page_installs_a_distribution_from_the_index_while_none_is_published(
     }:
         for line in re.findall(r"pip install ([^`\n]*)", page.read_text()):
             assert not re.match(r"'?penstock", line), f"{page}: pip install {line}"
+
+
+def test_the_changelog_begins_with_the_version_and_its_date() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    wanted = rf"{re.escape(__version__)} \((unreleased|\d{{4}}-\d\d-\d\d)\)"
+    assert re.fullmatch(wanted, headings[0])
