@@ -19,6 +19,7 @@ from tests.kit.servers.grpc_engine import ServedMethods, path, served, unary
 from tests.kit.wait import eventually
 
 LOCAL = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+WAIT_S = 120
 SMALL = [*LOCAL, ("grpc.http2.lookahead_bytes", 4096), ("grpc.http2.bdp_probe", 0)]
 """A caller that takes little at a time."""
 
@@ -163,30 +164,30 @@ def test_a_stream_arrives_whole_and_in_order(
     server: ServedMethods, options: Any, count: int, size: int
 ) -> None:
     with grpc.insecure_channel(server.address, options) as channel:
-        stream = channel.unary_stream(path("Count"))(b"%d %d" % (count, size), timeout=20)
+        stream = channel.unary_stream(path("Count"))(b"%d %d" % (count, size), timeout=WAIT_S)
         numbers = [int(message.rstrip(b".")) for message in stream]
     assert numbers == list(range(count))
 
 
 def test_a_handler_may_write_instead_of_yielding(channel: grpc.Channel) -> None:
-    assert list(channel.unary_stream(path("Write"))(b"3", timeout=20)) == [b"0", b"1", b"2"]
+    assert list(channel.unary_stream(path("Write"))(b"3", timeout=WAIT_S)) == [b"0", b"1", b"2"]
 
 
 def test_the_messages_of_a_request_come_in_order(channel: grpc.Channel) -> None:
     requests = [b"%d" % number for number in range(500)]
-    assert channel.stream_unary(path("Join"))(iter(requests), timeout=20) == b",".join(requests)
-    assert channel.stream_unary(path("Join"))(iter(()), timeout=20) == b""
+    assert channel.stream_unary(path("Join"))(iter(requests), timeout=WAIT_S) == b",".join(requests)
+    assert channel.stream_unary(path("Join"))(iter(()), timeout=WAIT_S) == b""
 
 
 def test_messages_larger_than_any_window_come_through_a_stream(channel: grpc.Channel) -> None:
     requests = [bytes([number]) * 9_000_000 for number in range(4)]
-    found = channel.stream_unary(path("Join"))(iter(requests), timeout=60)
+    found = channel.stream_unary(path("Join"))(iter(requests), timeout=WAIT_S)
     assert found == b",".join(requests)
 
 
 def test_both_sides_of_a_call_may_stream(channel: grpc.Channel) -> None:
     requests = [b"%d" % number for number in range(200)]
-    found = list(channel.stream_stream(path("Double"))(iter(requests), timeout=20))
+    found = list(channel.stream_stream(path("Double"))(iter(requests), timeout=WAIT_S))
     assert found == [request * 2 for request in requests]
 
 
@@ -196,11 +197,11 @@ def test_a_stream_waits_for_the_next_request(channel: grpc.Channel) -> None:
 
     def requests() -> Iterator[bytes]:
         for number in range(50):
-            assert answered.acquire(timeout=20)
+            assert answered.acquire(timeout=WAIT_S)
             yield b"%d" % number
 
     found = []
-    for message in channel.stream_stream(path("Double"))(requests(), timeout=20):
+    for message in channel.stream_stream(path("Double"))(requests(), timeout=WAIT_S):
         found.append(message)
         answered.release()
     assert found == [b"%d" % number * 2 for number in range(50)]
@@ -244,7 +245,7 @@ def test_a_handler_that_returns_may_set_a_status(channel: grpc.Channel) -> None:
 
 
 def test_a_status_comes_after_the_messages_before_it(channel: grpc.Channel) -> None:
-    stream = channel.unary_stream(path("CountThenAbort"))(b"", timeout=20)
+    stream = channel.unary_stream(path("CountThenAbort"))(b"", timeout=WAIT_S)
     assert [next(stream), next(stream)] == [b"0", b"1"]
     with pytest.raises(grpc.RpcError, match="no more"):
         next(stream)
@@ -254,14 +255,16 @@ def test_a_status_comes_after_the_messages_before_it(channel: grpc.Channel) -> N
 @pytest.mark.parametrize("name", ["/test.Service/None", "/other.Service/Echo", "/x"])
 def test_an_unknown_method_is_unimplemented(channel: grpc.Channel, name: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(name)(b"", timeout=20)
+        channel.unary_unary(name)(b"", timeout=WAIT_S)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert caught.value.details() == "Method not found!"
 
 
 def test_metadata_goes_both_ways(channel: grpc.Channel, seen: Seen) -> None:
     sent = (("plain", "text"), ("twice", "1"), ("twice", "2"), ("raw-bin", b"\x00\xff\x80"))
-    _, answered = channel.unary_unary(path("Metadata")).with_call(b"", timeout=20, metadata=sent)
+    _, answered = channel.unary_unary(path("Metadata")).with_call(
+        b"", timeout=WAIT_S, metadata=sent
+    )
     names = {name for name, _ in sent}
     assert [pair for pair in seen.metadata if pair[0] in names] == [*sent]
     assert "user-agent" in dict(seen.metadata)
@@ -284,7 +287,7 @@ def test_a_deadline_ends_the_handler_too(channel: grpc.Channel, seen: Seen) -> N
 
 def test_a_cancelled_call_ends_its_handler(channel: grpc.Channel, seen: Seen) -> None:
     waiting = channel.unary_unary(path("Wait")).future(b"")
-    assert seen.started.wait(20)
+    assert seen.started.wait(WAIT_S)
     waiting.cancel()
     eventually(lambda: seen.ended == ["wait"])
     assert call(channel, "Echo", b"still there") == b"still there"
@@ -300,7 +303,7 @@ def test_a_cancelled_stream_closes_its_generator(channel: grpc.Channel, seen: Se
 def test_a_caller_that_is_gone_ends_its_handlers(server: ServedMethods, seen: Seen) -> None:
     channel = grpc.insecure_channel(server.address, LOCAL)
     waiting = channel.unary_unary(path("Wait")).future(b"")
-    assert seen.started.wait(20)
+    assert seen.started.wait(WAIT_S)
     stream = channel.unary_stream(path("Forever"))(b"")
     next(stream)
     channel.close()
@@ -335,11 +338,11 @@ def test_the_aio_client_is_served_alike(server: ServedMethods) -> None:
     async def run() -> None:
         async with grpc.aio.insecure_channel(server.address, LOCAL) as channel:
             echo = channel.unary_unary(path("Echo"))
-            calls = [echo(b"%d" % number, timeout=20) for number in range(100)]
+            calls = [echo(b"%d" % number, timeout=WAIT_S) for number in range(100)]
             assert await asyncio.gather(*calls) == [b"%d" % number for number in range(100)]
-            stream = channel.unary_stream(path("Count"))(b"1000 0", timeout=20)
+            stream = channel.unary_stream(path("Count"))(b"1000 0", timeout=WAIT_S)
             assert len([message async for message in stream]) == 1000
-            double = channel.stream_stream(path("Double"))(timeout=20)
+            double = channel.stream_stream(path("Double"))(timeout=WAIT_S)
             for number in range(20):
                 await double.write(b"%d" % number)
                 assert await double.read() == b"%d" % number * 2
@@ -352,9 +355,9 @@ def test_the_aio_client_is_served_alike(server: ServedMethods) -> None:
 def test_calls_under_way_end_within_the_grace_of_a_stop(
     server: ServedMethods, channel: grpc.Channel, seen: Seen
 ) -> None:
-    waiting = channel.unary_unary(path("Release")).future(b"", timeout=20)
-    assert seen.started.wait(20)
-    stopping = threading.Thread(target=server.stop, args=(20,))
+    waiting = channel.unary_unary(path("Release")).future(b"", timeout=WAIT_S)
+    assert seen.started.wait(WAIT_S)
+    stopping = threading.Thread(target=server.stop, args=(WAIT_S,))
     stopping.start()
     seen.release.set()
     assert waiting.result() == b"released"
@@ -365,8 +368,8 @@ def test_calls_under_way_end_within_the_grace_of_a_stop(
 def test_a_call_that_outlasts_the_grace_is_ended_by_the_stop(
     server: ServedMethods, channel: grpc.Channel, seen: Seen
 ) -> None:
-    waiting = channel.unary_unary(path("Wait")).future(b"", timeout=20)
-    assert seen.started.wait(20)
+    waiting = channel.unary_unary(path("Wait")).future(b"", timeout=WAIT_S)
+    assert seen.started.wait(WAIT_S)
     server.stop(0.1)
     assert waiting.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     assert seen.ended == ["wait"]
@@ -429,7 +432,7 @@ def test_a_caller_is_admitted_by_the_name_in_its_certificate(
     with served(engine, seen.methods(), security=secured.config) as server:
         with secured.channel(server, "writer") as channel:
             assert call(channel, "Echo", bytes(300_000)) == bytes(300_000)
-            assert len(list(channel.unary_stream(path("Count"))(b"100 0", timeout=20))) == 100
+            assert len(list(channel.unary_stream(path("Count"))(b"100 0", timeout=WAIT_S))) == 100
         with secured.channel(server, "stranger") as channel:
             error = refused(channel, "Echo")
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
