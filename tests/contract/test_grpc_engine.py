@@ -362,7 +362,7 @@ def test_calls_under_way_end_within_the_grace_of_a_stop(
     seen.release.set()
     assert waiting.result() == b"released"
     stopping.join()
-    assert not server.tasks()
+    eventually(lambda: not server.tasks())
 
 
 def test_a_call_that_outlasts_the_grace_is_ended_by_the_stop(
@@ -373,7 +373,7 @@ def test_a_call_that_outlasts_the_grace_is_ended_by_the_stop(
     server.stop(0.1)
     assert waiting.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     assert seen.ended == ["wait"]
-    assert not server.tasks()
+    eventually(lambda: not server.tasks())
     with socket.socket() as port:
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Else closed calls hold it.
         port.bind(("127.0.0.1", server.port))

@@ -65,7 +65,7 @@ def described(service: SourceService) -> dict[str, Any]:
                 "events": each.events,
                 "statements": each.statements,
                 "reload_number": each.reload,
-                "reload": None if each.name not in reloads else asdict(reloads[each.name]),
+                "reload": None if each.reload not in reloads else asdict(reloads[each.reload]),
             }
             for each in counters.left_out
         },

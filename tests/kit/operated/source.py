@@ -108,7 +108,7 @@ class World(Outside):
     def _reloads_run(self, unit: SourceService) -> bool:
         failed = {} if unit.reloads is None else unit.reloads.statuses
         return any(
-            each.reload and getattr(failed.get(each.name), "state", "") != "failed"
+            each.reload and getattr(failed.get(each.reload), "state", "") != "failed"
             for each in unit.counters.left_out
         )
 

@@ -390,13 +390,13 @@ class Reloads:
         self.config, self.context, self.address, self.rules = config, context, address, rules
         self.change, self.wake, self.pace = change, wake, pace
         self._running: Reload | None = None
-        self._ended: dict[int, tuple[frozenset[Name], ReloadStatus]] = {}
+        self._ended: dict[int, ReloadStatus] = {}
 
     @property
-    def statuses(self) -> Mapping[Name, ReloadStatus]:
-        found = {name: status for names, status in self._ended.values() for name in names}
+    def statuses(self) -> Mapping[int, ReloadStatus]:
+        """The status of each reload by its number: a table may have been asked for again since."""
         running = self._running
-        return found if running is None else found | dict.fromkeys(running.names, running.status)
+        return self._ended | ({} if running is None else {running.number: running.status})
 
     @property
     def needed(self) -> Location | None:
@@ -415,7 +415,7 @@ class Reloads:
             if running.number in wanted and running.status.state != "failed":
                 return
             if running.number in wanted:
-                self._ended[running.number] = running.names, running.status
+                self._ended[running.number] = running.status
             self.stop()
         for number, tables in wanted.items():
             if number not in self._ended:

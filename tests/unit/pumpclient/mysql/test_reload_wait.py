@@ -1,14 +1,21 @@
 """`reload --wait` follows a source's status to the end of a reload, and fails where it failed."""
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.command import waited_for
+from pumpclient.mysql.source.config import SourceConfig
+from pumpclient.mysql.source.pages import described
+from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.state.overrides import tables_reloaded
+from pumpclient.mysql.source.state.skipped import SkippedTable
+from pumpclient.mysql.source.sync.reload import ReloadStatus
 
 DONE = {"reload": 1, "rows": 0, "started": "10:00", "ended": "10:01", "dropped": ""}
 
@@ -59,3 +66,13 @@ def test_a_table_that_the_server_does_not_have_is_not_reloaded_unless_it_is_left
         gone(checkpoint)
     noted, _ = tables_reloaded([("shop", "t")])(checkpoint)
     assert gone(noted)[0].reloads == 2
+
+
+def test_a_reload_that_failed_does_not_answer_for_the_one_that_was_asked_for_since() -> None:
+    service = SourceService(SourceConfig(source_id="mysql-1"))
+    table = SkippedTable(schema="shop", table="t", since="", is_whole=True, reload=2)
+    service.counters.left_out = (table,)
+    failed = ReloadStatus("failed", "no such table", "create it")
+    for number, shown in ((1, None), (2, asdict(failed))):
+        service.reloads = cast(Any, SimpleNamespace(statuses={number: failed}))
+        assert described(service)["left_out"]["shop.t"]["reload"] == shown
