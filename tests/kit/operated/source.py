@@ -140,7 +140,8 @@ class World(Outside):
     def _failed_reloads(self) -> list[str]:
         assert self.unit is not None
         statuses = {} if self.unit.reloads is None else self.unit.reloads.statuses
-        return [".".join(name) for name, each in statuses.items() if each.state == "failed"]
+        failed = {number for number, each in statuses.items() if each.state == "failed"}
+        return [each.label for each in self.unit.counters.left_out if each.reload in failed]
 
     def _decide(self) -> None:
         """Take back what does not help, or else leave a table out, or what is refused."""
