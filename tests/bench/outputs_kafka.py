@@ -34,7 +34,8 @@ from tests.bench.lag import WARM_UP_S, Acknowledged, Pace
 from tests.bench.rig import Figure, lag_figures, process_s, sized, together
 from tests.kit.kafka.topic_reader import Read, read_topics
 
-ROWS = sized(200_000, 4_000)
+ROWS = sized(200_000, 60_000)
+"""More than one batch: the rate counts from the first one."""
 ROWS_PER_TRANSACTION = 20
 WRITERS = 4
 FORMATS = {"canal_json": "canal-json", "debezium": "debezium"}
