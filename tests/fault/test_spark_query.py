@@ -8,11 +8,9 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from deltalake import DeltaTable
 
@@ -28,7 +26,7 @@ from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer
 from tests.kit.servers.fix_copies import Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_source import SourceRig
-from tests.kit.servers.fix_spark import session_environment
+from tests.kit.servers.fix_spark import kill_tree, session_environment
 from tests.kit.wait import eventually
 
 __all__ = ["make_query", "shop"]
@@ -147,16 +145,6 @@ def test_a_query_goes_on_when_a_lost_pump_s_log_is_taken_over(
         assert seen() == list(range(40))
 
 
-def killed(query: ServerProcess) -> None:
-    """Kill a Python process with its JVM and their tasks."""
-    below = psutil.Process(query.pid).children(recursive=True)
-    query.kill()
-    for process in below:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(below, 10)
-
-
 def version(lake: Path) -> int:
     return DeltaTable(lake).version() if DeltaTable.is_deltatable(str(lake)) else -1
 
@@ -208,7 +196,7 @@ def test_a_killed_query_of_a_sysbench_history_leaves_a_delta_table_equal_to_the_
             query.start()
             eventually(lambda before=before: version(lake) > before, WAIT_S)  # type: ignore[misc]
             time.sleep(2 * rng.random())  # A micro-batch takes about a second.
-            killed(query)
+            kill_tree(query)
         load.stop()
         source.catch_up(server)
         query.start()
@@ -218,5 +206,4 @@ def test_a_killed_query_of_a_sysbench_history_leaves_a_delta_table_equal_to_the_
         assert query.is_running, query.log_tail()
     finally:
         load.stop()
-        if query.is_running:
-            killed(query)
+        kill_tree(query)

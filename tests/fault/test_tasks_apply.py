@@ -159,7 +159,7 @@ def test_a_batch_that_needs_more_memory_than_a_task_has_stops_the_drainer_with_a
     drainer = replication.drain_into(url, batch_bytes_max=1 << 30, started=False, **way)
     drainer.spawn()
     assert drainer.wait(TASKS_S) == 2
-    # gRPC ends its process if it gets no memory; the third task that is lost stops the Drainer.
+    # gRPC ends its process if it gets no memory; the fourth task that is lost stops the Drainer.
     drainer.wait_for("more memory than Spark gives a task|usually an executor without memory", 1)
     assert mariadb.query("SELECT COUNT(*) FROM shop.page") == [(0,)]
     drainer = replication.drain_into(url, **way)

@@ -10,7 +10,7 @@ from tests.fault.test_tasks_apply import ROWS, TASKS_S
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import HarmedCluster, committed_by_tasks
+from tests.kit.servers.fix_spark import HarmedCluster, committed_by_tasks, kill_tree
 from tests.kit.workloads.random_writer import RandomWriter
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -106,7 +106,7 @@ def test_a_password_that_changes_between_two_batches_reaches_executors_by_their_
         kill_sessions(mariadb)
         for worker in cluster.workers:
             worker.environment = {**(worker.environment or {}), MYSQL_PASSWORD: SECOND}
-            cluster.kill_worker(worker)
+            kill_tree(worker)
             worker.start()
         second = replication.drain_into(url.replace("@", f":{SECOND}@", 1), **way(cluster))
         second.wait_for("2 in all", TASKS_S)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import HarmedCluster
+from tests.kit.servers.fix_spark import HarmedCluster, kill_tree
 
 pytestmark = pytest.mark.thorough
 
@@ -31,7 +31,7 @@ def test_a_cluster_s_tasks_do_the_work_and_a_lost_worker_changes_nothing(
     writer.bulk(2000)
     replication.check(drainer)
 
-    spark_cluster.kill_worker(spark_cluster.workers[0])
+    kill_tree(spark_cluster.workers[0])
     writer.transact(30)
     writer.bulk(2000)
     replication.check(drainer)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from drainer.spark.jvm import use_java
+from penstock_local.process import ServerProcess
 from penstock_local.spark_cluster import MEMORY, SparkCluster, SparkServer
 from penstock_local.sql_server import SqlProcess
 
@@ -27,22 +28,15 @@ class HarmedCluster(SparkCluster):
         """Kill master, workers and executors, and start a master and workers without a memory."""
         self.master.kill()
         for worker in self.workers:
-            self.kill_worker(worker)
+            kill_tree(worker)
         shutil.rmtree(self.home / MEMORY)
         self.start()
-
-    def kill_worker(self, worker: SparkServer) -> None:
-        """Kill a worker with all below it, as the loss of its machine does."""
-        below = worker.below()
-        worker.kill()
-        _kill(below)
-        psutil.wait_procs(below, 10)
 
     def kill_one(self, kind: str, rng: random.Random) -> None:
         """Kill a task's Python process, an executor's JVM, or all of a worker, which returns."""
         worker = rng.choice(self.workers)
         if kind == "worker":
-            self.kill_worker(worker)
+            kill_tree(worker)
             worker.start()
         elif kind == "executor":
             worker.kill_executor()
@@ -57,6 +51,17 @@ class HarmedCluster(SparkCluster):
                 if "python" in process.name():
                     parents[process] = process.ppid()
         return [each for each in parents if each.pid not in parents.values()]
+
+
+def kill_tree(process: ServerProcess) -> None:
+    """Kill a process with all below it, as the loss of its machine does."""
+    below: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        if process.is_running:
+            below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    _kill(below)
+    psutil.wait_procs(below, 10)
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:
