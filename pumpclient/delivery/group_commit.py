@@ -45,11 +45,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock import failpoints
-from penstock.cluster.fence import Pin
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator, PenstockError, Retryable
 from penstock.wire.binlog import Binlog, BinlogType, Origin
@@ -103,7 +103,7 @@ class _Flight:
     pump: Pump
     start_ts: range
     start_s: float
-    pin: Pin
+    pin: AbstractContextManager[int]
     prewrites: list[PendingWrite]
     timeout_s: float
     done: Callable[[], None]
@@ -214,7 +214,11 @@ class GroupWriter:
             _close(group)
 
     def _sent(
-        self, group: Sequence[PendingTransaction], version: int, pin: Pin, done: Callable[[], None]
+        self,
+        group: Sequence[PendingTransaction],
+        version: int,
+        pin: AbstractContextManager[int],
+        done: Callable[[], None],
     ) -> _Flight:
         session = self._session
         session.schemas.catch_up(version)
@@ -420,5 +424,5 @@ def _close(group: Sequence[PendingTransaction]) -> None:
         each.changes.close()
 
 
-def _unpin(pin: Pin, error: BaseException) -> None:
+def _unpin(pin: AbstractContextManager[int], error: BaseException) -> None:
     pin.__exit__(type(error), error, None)

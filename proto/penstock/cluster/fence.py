@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 
 from penstock.cluster.etcd import (
     EtcdClient,
@@ -64,34 +63,6 @@ class _Membership:
         self.acknowledged = ""
 
 
-class Pin:
-    """A promise from the fence that the schema version holds; a context manager yielding it."""
-
-    __slots__ = ("_fence", "_membership", "_wait_s_max")
-
-    def __init__(self, fence: WriterFence, wait_s_max: float) -> None:
-        self._fence = fence
-        self._wait_s_max = wait_s_max
-
-    def __enter__(self) -> int:
-        self._membership, version = self._fence._enter(self._wait_s_max)
-        return version
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        held = self._membership.lease.is_held()
-        self._fence._leave(self._membership)
-        if error is None and not held:
-            raise Retryable(
-                "this writer's lease ran out while a transaction was being committed",
-                Code.LEASE_LOST,
-            )
-
-
 class WriterFence:
     """A writer process's side of the fence; one per process, safe to share between threads.
 
@@ -124,15 +95,26 @@ class WriterFence:
         self._thread = threading.Thread(target=self._run, name="schema fence", daemon=True)
         self._thread.start()
 
-    def pin(self, wait_s_max: float = 30) -> Pin:
-        """Return a context manager that holds the schema at the version it yields.
+    @contextmanager
+    def pin(self, wait_s_max: float = 30) -> Iterator[int]:
+        """Hold the schema at the version it yields.
 
         Enter it before rows are encoded, and leave it as soon as `commit_ts` is known, before the
         Commit is sent. Entering waits `wait_s_max` for a pending DDL or for etcd, then raises
         Retryable. Leaving raises Retryable when the lease ran out during the pin: the transaction
         must then be rolled back, because a DDL may have come in between.
         """
-        return Pin(self, wait_s_max)
+        membership, version = self._enter(wait_s_max)
+        try:
+            yield version
+        finally:
+            held = membership.lease.is_held()
+            self._leave(membership)
+        if not held:
+            raise Retryable(
+                "this writer's lease ran out while a transaction was being committed",
+                Code.LEASE_LOST,
+            )
 
     def close(self) -> None:
         """Leave the fence: DDL no longer waits for this writer; leaving an open pin fails."""
