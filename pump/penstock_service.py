@@ -339,14 +339,14 @@ class Metadata:
         return len(self._batch.commit_ts)
 
     def add(self, pulled: Pulled) -> None:
-        batch = self._batch
-        for commit_ts, payload in zip(pulled.commit_ts, pulled.payloads, strict=True):
-            head, size, start_ts = _metadata(payload)
-            batch.payloads.append(head)
-            batch.commit_ts.append(commit_ts)
-            batch.sizes.append(size)
-            batch.start_ts.append(start_ts)
-            self.size_bytes += len(head) + _METADATA_SIZE
+        if pulled.commit_ts:
+            heads, sizes, start_ts = zip(*map(_metadata, pulled.payloads), strict=True)
+            batch = self._batch
+            batch.payloads.extend(heads)
+            batch.commit_ts.extend(pulled.commit_ts)
+            batch.sizes.extend(sizes)
+            batch.start_ts.extend(start_ts)
+            self.size_bytes += sum(map(len, heads)) + _METADATA_SIZE * len(heads)
 
     def taken(self) -> bytes:
         message = self._batch.SerializeToString()
