@@ -15,20 +15,11 @@ from drainer.spark.dispatcher import LOST_S
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import HarmedCluster
+from tests.kit.servers.fix_spark import SPECULATION, HarmedCluster
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import writing_meanwhile
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
-
-SPECULATION = (
-    "spark.speculation=true",
-    "spark.speculation.interval=100ms",
-    "spark.speculation.task.duration.threshold=500ms",
-    "spark.executor.cores=2",
-    "spark.cores.max=4",
-)
-"""Each resident task gets a copy on the other host as soon as it has run for half a second."""
 
 
 def past(drainer: DrainerProcess, timeout_s: float = 180) -> None:

@@ -1,5 +1,7 @@
 """Spark's tasks commit the partitions of batches into a real MariaDB; they die and freeze there."""
 
+import random
+import time
 from typing import Any
 
 import psutil
@@ -11,7 +13,7 @@ from tests.kit.servers.binlog_server import MARIADB, TIDB
 from tests.kit.servers.fix_drainer import SERVES, START_S, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.fix_spark import HarmedCluster
+from tests.kit.servers.fix_spark import SPECULATION, HarmedCluster, committed_by_tasks
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter
 
@@ -61,6 +63,40 @@ def test_tasks_that_are_killed_as_they_commit_change_nothing(
     writer = replication.begin(seed=71)
     batches(drainer, writer, 4)
     drainer.wait_for(r"commits the batch up to \d+ in the place of another", 1)
+    replication.check(drainer)
+    assert drainer.stop() == 0
+
+
+@pytest.mark.fault(
+    "on a standalone cluster with speculation: a task's Python, an executor's JVM or a worker is"
+    " killed while tasks and their copies commit batches",
+    "equal to upstream, a table without keys too",
+    cases="1 to 45",
+)
+@pytest.mark.slow
+@pytest.mark.mariadb
+def test_copies_of_tasks_that_are_killed_as_they_commit_change_nothing(
+    replication: Replication, mariadb: MariadbServer, spark_cluster: HarmedCluster
+) -> None:
+    rng = random.Random(77)
+    way = WAY | {"spark_master": spark_cluster.url, "spark_tasks": 2}
+    replication.start(mariadb, started=False)
+    slow = f"spark.executorEnv.{VARIABLE}=drainer.partition_changed=sleep(0.5)"
+    way["spark_conf"] = ",".join([*SPECULATION, slow])
+    drainer = replication.drain_into(mariadb.url_without_password, **way)
+    drainer.wait_for(r"4 in all", TASKS_S)
+    writer = replication.begin(seed=77)
+    bulk_ts = 0
+    for harm in ("task", "executor", "worker") * 15:
+        if "in the place of another" in drainer.log_text():
+            break
+        batches(drainer, writer, 1)
+        bulk_ts = writer.bulk(ROWS)
+        time.sleep(0.5 + rng.random() / 2)
+        spark_cluster.kill_one(harm, rng)
+        drainer.wait_until(bulk_ts)
+    drainer.wait_for("in the place of another", 1)
+    assert committed_by_tasks(mariadb) == bulk_ts
     replication.check(drainer)
     assert drainer.stop() == 0
 

@@ -20,6 +20,15 @@ from penstock_local.process import ServerProcess
 from penstock_local.spark_cluster import MEMORY, SparkCluster, SparkServer
 from penstock_local.sql_server import SqlProcess
 
+SPECULATION = (
+    "spark.speculation=true",
+    "spark.speculation.interval=100ms",
+    "spark.speculation.task.duration.threshold=500ms",
+    "spark.executor.cores=2",
+    "spark.cores.max=4",
+)
+"""Each resident task gets a copy on the other host as soon as it has run for half a second."""
+
 
 class HarmedCluster(SparkCluster):
     """A cluster whose parts are killed; two tasks are spread over both workers."""
