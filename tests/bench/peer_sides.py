@@ -57,6 +57,7 @@ class Peer(ABC):
         self.name = name
         self._prefix, self._kafka, self._mark_of = f"{name}.{schema}", kafka, mark_of
         self._reader = consumer_of(kafka.address, self._marks)
+        self._newest = 0
 
     @property
     def _marks(self) -> str:
@@ -91,7 +92,8 @@ class Peer(ABC):
         """Return once a mark has this number, or a higher one."""
         deadline_s = time.monotonic() + WAIT_S_MAX
         look_after_s = 0.0
-        while all(found < number for _, found in self.look()):
+        while self._newest < number:
+            self._newest = max([self._newest, *(found for _, found in self.look())])
             if time.monotonic() > look_after_s:
                 self._check(deadline_s)
                 look_after_s = time.monotonic() + _CHECK_EVERY_S
