@@ -17,6 +17,11 @@ log may start later, because retention removes old messages.
 next message gets a smaller offset, the partition has lost messages that readers may not have read:
 its topic was deleted and created again, or a broker came back with an older log. Only the first
 message of a transaction needs a delivery report, because the others follow without a gap.
+
+The messages of a transaction and their topics' records are sent together, before any is reported.
+A record then has the least end that its partition can have: the known end, the marker that the
+brokers wrote behind it at the last commit, and the messages of this transaction. Without another
+writer it is the end. A partition without a known end is awaited first.
 """
 
 from __future__ import annotations
@@ -86,6 +91,8 @@ def lost(topic: str, difference: str, checkpoint_ts: int | None) -> NeedsOperato
 
 Partition = tuple[str, int]
 _NEW = TopicRecord()
+_MARKER = 1
+"""Offsets that the end of a transaction takes in each of its partitions."""
 
 
 class Offsets:
@@ -135,7 +142,7 @@ class Offsets:
             return
         self._first[partition] = offset
         topic, number = partition
-        end = self._known.get(topic, _NEW).ends.get(number, 0)
+        end = self._end(partition)
         if offset < end and self._lost is None:
             text = f"the next message got offset {offset}"
             text += f", and messages were committed up to offset {end - 1}"
@@ -152,7 +159,8 @@ class Offsets:
         Raises `NeedsOperator` if messages were committed to another topic of the same name.
         """
         made = dict(self._decided)
-        for topic, ends in self._open_ends().items():
+        least = {each: end + _MARKER for each in self._sent if (end := self._end(each))}
+        for topic, ends in self._open_ends(least | self._first).items():
             known = self._known.get(topic, _NEW)
             self._ids[topic] = id_of(topic)
             made[topic] = found = known.merged(self._ids[topic], ends)
@@ -161,16 +169,25 @@ class Offsets:
         self.check()
         return made
 
+    @property
+    def are_known(self) -> bool:
+        """Whether all partitions that messages were sent to have a known end."""
+        return all(self._end(partition) for partition in self._sent)
+
+    def _end(self, partition: Partition) -> int:
+        topic, number = partition
+        return self._known.get(topic, _NEW).ends.get(number, 0)
+
     def committed(self) -> None:
-        for topic, ends in self._open_ends().items():
+        for topic, ends in self._open_ends(self._first).items():
             known = self._known.get(topic, _NEW)
             self._known[topic] = known.merged(self._ids.get(topic, ""), ends)
         self._decided.clear()
         self.begin()
 
-    def _open_ends(self) -> dict[str, dict[int, int]]:
+    def _open_ends(self, first: Mapping[Partition, int]) -> dict[str, dict[int, int]]:
         ends: dict[str, dict[int, int]] = {}
-        for partition, offset in self._first.items():
+        for partition, offset in first.items():
             topic, number = partition
             ends.setdefault(topic, {})[number] = offset + self._sent[partition]
         return ends

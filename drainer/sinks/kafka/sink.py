@@ -2,7 +2,7 @@
 
     start to write   init_transactions ─ read the checkpoint topic to its end ─ is it still ours?
                      do the topics still have all messages committed to them?
-    a batch          begin ─ messages ─ flush ─ records of topics ─ checkpoint ─ flush ─ commit
+    a batch          begin ─ messages ─ records of topics ─ checkpoint ─ flush ─ commit
     any failure      the producer is dropped, and the next try starts to write again
 
 Each try therefore knows the committed state before it sends a message. A producer that continues
@@ -188,7 +188,8 @@ class KafkaSink(RetryingSink, EventSink):
                 self._send(producing, Messages.of([(checkpoint.commit_ts, message)]))
                 self._watermark_s = now_s
             rows_changed()
-            producing.flush(_TRY_S)
+            if not (self._target.is_transactional and self._offsets.are_known):
+                producing.flush(_TRY_S)
             for topic, record in self._offsets.changed(self._topics.id).items():
                 key = checkpoint_key(self._target.prefix, self._cluster_id, topic)
                 value = None if record is None else record.to_json().encode()

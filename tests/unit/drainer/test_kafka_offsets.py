@@ -87,6 +87,23 @@ def test_records_of_a_run_are_what_the_next_one_starts_with() -> None:
         sent(next_one, 103, 1, PARTITION)
 
 
+def test_a_record_before_the_delivery_reports_has_the_end_of_an_only_writer() -> None:
+    offsets = Offsets()
+    offsets.begin()
+    offsets.send(PARTITION)
+    assert not offsets.are_known
+    offsets.delivered(PARTITION, 100)
+    recorded(offsets, "A")
+    for reported, expected in ((102, 104), (200, 107), (203, 205)):
+        offsets.begin()
+        assert [offsets.send(PARTITION) for _ in range(2)] == [True, False]
+        assert offsets.are_known
+        assert offsets.changed(lambda _: "A") == {"p.shop.item": TopicRecord("A", {1: expected})}
+        offsets.delivered(PARTITION, reported)
+        offsets.committed()
+        assert offsets.known["p.shop.item"].ends == {1: reported + 2}
+
+
 def test_a_topic_of_another_id_is_refused_whatever_its_offsets() -> None:
     offsets = Offsets()
     sent(offsets, 100, 3, PARTITION)
