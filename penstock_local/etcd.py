@@ -1,15 +1,14 @@
-"""A private etcd, loopback only: one member with its data folder, or several members."""
+"""A private etcd, loopback only: one member with its data folder."""
 
 from __future__ import annotations
 
 import importlib.util
 import shutil
-import time
 from pathlib import Path
 from typing import Self
 
 from penstock.codes import Code
-from penstock.errors import NeedsOperator, Retryable
+from penstock.errors import NeedsOperator
 from penstock_local.process import UNPACKED, ServerProcess, free_port, open_local
 
 START_S_MAX = 20.0
@@ -97,39 +96,3 @@ class EtcdServer(ServerProcess):
                 return b"\netcd_server_is_leader 1\n" in answer.read()
         except OSError:
             return False
-
-
-class EtcdCluster:
-    """Several members on one machine; one of three may fail."""
-
-    def __init__(self, home: Path, *, count: int = 3, durable: bool = True) -> None:
-        urls = [f"http://127.0.0.1:{free_port()}" for _ in range(count)]
-        members = ",".join(f"m{i}={url}" for i, url in enumerate(urls))
-        self.members = [
-            EtcdServer(home / f"m{i}", durable=durable, name=f"m{i}", peer_url=url, members=members)
-            for i, url in enumerate(urls)
-        ]
-        self.url = ",".join(member.url for member in self.members)
-
-    def start(self) -> Self:
-        for member in self.members:
-            member.log.parent.mkdir(parents=True, exist_ok=True)
-            member.spawn()
-        for member in self.members:
-            member.until_healthy()
-        return self
-
-    def leader(self, *, but: EtcdServer | None = None) -> EtcdServer:
-        """Wait for a leader other than `but`, and return it."""
-        deadline = time.monotonic() + START_S_MAX
-        while time.monotonic() < deadline:
-            for member in self.members:
-                if member is not but and member.is_running and member.leads():
-                    return member
-            time.sleep(0.05)
-        raise Retryable("no member of this etcd leads", Code.ETCD_AWAY)
-
-    def stop(self) -> None:
-        """Kill all members; without a majority they cannot shut down cleanly anyway."""
-        for member in self.members:
-            member.kill()

@@ -190,7 +190,7 @@ class MysqlServer(SqlServer):
     def __init__(
         self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
     ) -> None:
-        """`options` come last on the command line and override; see `mysql_binlog_options`."""
+        """`options` come last on the command line and override."""
         command = _unpacked_program(Unpacked("mysql"), "sbin/mysqld", "mysql")
         command += ["--mysqlx=OFF", "--secure-file-priv=NULL"]
         super().__init__(home, command, [f"--innodb-buffer-pool-size={buffer_pool_mib}M", *options])
@@ -297,10 +297,8 @@ class TidbServer(SqlProcess):
         return self
 
 
-# The options of a server that others can replicate from, and follow by GTID.
-
-
 def mariadb_binlog_options(server_id: int = 1) -> tuple[str, ...]:
+    """Return the options of a server that others can replicate from, and follow by GTID."""
     return (
         "--log-bin=mysql-bin",
         f"--server-id={server_id}",
@@ -308,13 +306,4 @@ def mariadb_binlog_options(server_id: int = 1) -> tuple[str, ...]:
         "--binlog-row-image=FULL",
         "--binlog-checksum=CRC32",
         "--log-slave-updates",
-    )
-
-
-def mysql_binlog_options(server_id: int = 1) -> tuple[str, ...]:
-    return (
-        "--log-bin=mysql-bin",
-        f"--server-id={server_id}",
-        "--gtid-mode=ON",
-        "--enforce-gtid-consistency=ON",
     )

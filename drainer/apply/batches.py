@@ -50,6 +50,8 @@ FETCHES_UNDER_WAY_MAX = 3
 """If one task takes a whole batch, two prepare while one commits."""
 _UNIT_BYTES_MIN = 128 << 10
 """About `UNIT_ROWS_MIN` rows, whose number is not known before they are fetched."""
+_HERE_ROWS_MAX = 200
+"""Units of so many rows are made in less time than a thread needs to begin."""
 _ALL = slice(None)
 T = TypeVar("T")
 
@@ -81,7 +83,7 @@ class HeldBatch(Batch):
 
         Raises the dispatcher's errors.
         """
-        units = [await asyncio.to_thread(held_unit, self, generation.dialect)]
+        units = [await self._made(held_unit, generation.dialect)]
         del self  # Its rows are in the unit now; SQL needs the room.
         return answered((await generation.dispatcher.run(units)).pop())
 
@@ -90,12 +92,18 @@ class HeldBatch(Batch):
     ) -> list[Messages]:
         """Return the messages, which tasks make in at most `parts` units."""
         starts = self.starts
-        units = await asyncio.to_thread(self._event_units, encoding, parts)
+        units = await self._made(_event_units, encoding, parts)
         del self
         return [Messages.decode(each, starts) for each in await dispatcher.run(units)]
 
-    def _event_units(self, encoding: Encoding, parts: int) -> list[bytes]:
-        return [unit.encode() for unit in event_units(self, encoding, parts)]
+    async def _made(self, make: Callable[..., T], *asked: object) -> T:
+        """Return what `make` makes of the batch, in a thread if that pays."""
+        is_small = sum(len(each.rows) for each in self.tables) <= _HERE_ROWS_MAX
+        return make(self, *asked) if is_small else await asyncio.to_thread(make, self, *asked)
+
+
+def _event_units(batch: Batch, encoding: Encoding, parts: int) -> list[bytes]:
+    return [unit.encode() for unit in event_units(batch, encoding, parts)]
 
 
 @dataclass(slots=True, eq=False)

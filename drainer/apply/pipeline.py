@@ -5,7 +5,8 @@
 
 At most two steps are under way after the planner: one being prepared, one committing. The strategy
 prepares and commits a batch (`drainer.apply.strategies`). When a slot is free and no more binlogs
-wait to be merged, the gathered changes are cut and sent. A batch is therefore as small as the load
+wait to be merged, the gathered changes are cut and sent; during a commit only so early that they
+are prepared when it ends, as far as the last times tell. A batch is therefore as small as the load
 allows and as large as the backlog makes it. Steps commit in stream order. A DDL is a step: later
 steps may be prepared during it but are not committed before it. If tasks commit, there are more
 slots, and a batch begins while earlier ones are in progress, if it shares no key value with them.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -44,6 +46,8 @@ from penstock.wire.binlog import MutationType
 log = logging.getLogger(__name__)
 
 STEPS_UNDER_WAY_MAX = 2
+_OVERLAPPING_ROWS = 1000
+"""A smaller batch is cut so that it is prepared when the commit before it ends."""
 
 _merged = point("drainer.merged")
 _ddl_followed = point("drainer.ddl_followed")
@@ -119,6 +123,8 @@ class Pipeline:
         self._gathers = gathers
         self._intent_ts = progress.checkpoint.ddl_intent_ts
         self._slots = STEPS_UNDER_WAY_MAX if fetching is None else fetching.batches_max
+        self._slots_max = self._slots
+        self._commit_since_s = math.inf
         self._queue: asyncio.Queue[_Work | None] = asyncio.Queue()
         self._begun: asyncio.Queue[_Work | None] = asyncio.Queue()
         self._admission = Admission()
@@ -210,17 +216,20 @@ class Pipeline:
         return True
 
     def _open_batch(self) -> RowsStep | None:
-        """Cut the open batch if its rows need not wait, or if the checkpoint is due."""
-        if (self._planner.rows and not self._gathers) or self._due_in_s() <= 0:
-            return self._planner.cut()
-        return None
+        """Cut the open batch if its rows, or the checkpoint, are due."""
+        return self._planner.cut() if self._due_in_s() <= 0 else None
 
     def _due_in_s(self) -> float:
-        return self._last_step_s + self._checkpoint_interval_s - time.monotonic()
+        rows = 0 if self._gathers else self._planner.rows
+        due_s = -math.inf if rows else self._last_step_s + self._checkpoint_interval_s
+        if 0 < rows < _OVERLAPPING_ROWS and self._slots < self._slots_max:
+            # Prepared earlier, it would only wait for the commit, and later changes for the next.
+            due_s = self._commit_since_s + self.progress.commit_s - self.progress.generate_s
+        return due_s - time.monotonic()
 
     async def _wait(self) -> None:
         due_in_s = self._due_in_s()
-        if due_in_s <= 0 or self._slots == 0:
+        if self._slots == 0 or not 0 < due_in_s < math.inf:
             await self._wake.wait()
             return
         self._feed.hurry()
@@ -316,9 +325,11 @@ class Pipeline:
             if work.relayed is not None:
                 await work.relayed
             _before_sink()
-            started_s = time.monotonic()
+            started_s = self._commit_since_s = time.monotonic()
+            self._wake.set()
             await self._apply(work)
             _checkpoint_known()
+            self._commit_since_s = math.inf
             self.progress.committed(work.step, work.checkpoint, time.monotonic() - started_s)
             strategy = self._downstream.strategy
             self.progress.missed_rows = strategy.missed_rows

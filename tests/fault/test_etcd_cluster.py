@@ -19,8 +19,9 @@ from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from penstock_local.etcd import EtcdCluster, EtcdServer
+from penstock_local.etcd import EtcdServer
 from tests.kit.crash.slow_proxy import SlowProxy
+from tests.kit.servers.fix_etcd import EtcdCluster
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import answered, eventually, present
 from tests.kit.workloads.ledger import pull_until

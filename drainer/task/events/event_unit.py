@@ -70,7 +70,7 @@ class EventUnit:
 
     def encode(self) -> bytes:
         header = {
-            "encoding": asdict(self.encoding),
+            "encoding": _options(self.encoding),
             "commit_ts": list(self.commit_ts),
             "tables": [(schema, table_text(table)) for schema, table in self.tables],
             "is_slice": self.is_slice,
@@ -118,27 +118,28 @@ def runs_of(sizes: Any, parts: int, size_min: int) -> Iterator[tuple[int, int]]:
 
 
 def _unit(batch: Batch, encoding: Encoding, begin: int, end: int) -> EventUnit:
-    tables: list[Target] = []
-    pieces = [pa.RecordBatch.from_pylist([], _SCHEMA)]
+    found = []
     for each in batch.tables:
         first, stop = map(int, np.searchsorted(each.transactions, (begin, end)))
-        if first == stop:
-            continue
+        if first < stop:
+            found.append((each, slice(first, stop)))
+    columns = [pa.array((), field.type) for field in _SCHEMA]
+    if found:
+        counts = [part.stop - part.start for _, part in found]
+        numbers = np.concatenate([each.transactions[part] for each, part in found])
         columns = [
-            np.full(stop - first, len(tables), np.uint32),
-            (each.transactions[first:stop] - begin).astype(np.uint32),
-            each.kind_array()[first:stop],
-            each.rows.slice(first, stop - first).cast(pa.large_binary()),
+            np.repeat(np.arange(len(found), dtype=np.uint32), counts),
+            (numbers - begin).astype(np.uint32),
+            np.concatenate([each.kind_array()[part] for each, part in found]),
+            pa.concat_arrays([each.rows[part].cast(pa.large_binary()) for each, part in found]),
         ]
-        pieces.append(pa.record_batch(columns, schema=_SCHEMA))
-        tables.append((each.schema, each.table))
     stamps, starts = batch.commit_ts[begin:end], batch.starts
     started = stamps if encoding.format == DELTA_CHANGES else ()
     return EventUnit(
         encoding=encoding,
         commit_ts=stamps,
-        tables=tables,
-        rows=pa.concat_batches(pieces),
+        tables=[(each.schema, each.table) for each, _ in found],
+        rows=pa.record_batch(columns, schema=_SCHEMA),
         is_slice=batch.displaces,
         start_ts=[starts[ts].start_ts if ts in starts else None for ts in started],
     )
@@ -241,6 +242,9 @@ class Encoding:
     time_zone: str = "+00:00"
     folder: str = ""
     """The folder into which tasks write files for a lake; empty: they send all rows."""
+
+
+_options = lru_cache(maxsize=16)(asdict)
 
 
 @lru_cache(maxsize=16)

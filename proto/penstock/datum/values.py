@@ -118,19 +118,8 @@ def read_float_comparable(data: bytes, at: int) -> tuple[float, int]:
     return value, at
 
 
-def encode_bytes_comparable(value: bytes) -> bytes:
-    """Return groups of eight that sort like the bytes; an extra group follows a full last."""
-    out = bytearray()
-    for start in range(0, len(value) + 1, _GROUP):
-        group = value[start : start + _GROUP]
-        pad = _GROUP - len(group)
-        out += group + _PADDING[:pad]
-        out.append(_MARKER_FULL - pad)
-    return bytes(out)
-
-
 def read_bytes_comparable(data: bytes, at: int) -> tuple[bytes, int]:
-    """Read the output of `encode_bytes_comparable`; non-zero padding is malformed."""
+    """Read groups of eight, an extra one after a full last; non-zero padding is malformed."""
     out = bytearray()
     while True:
         group, at = take(data, at, _GROUP + 1)

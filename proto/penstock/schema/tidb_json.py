@@ -22,7 +22,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from penstock.codes import Code
@@ -77,10 +77,11 @@ def strings(values: Sequence[str] | None) -> tuple[str, ...]:
 
 def origin_to_json(origin: Origin) -> dict[str, Any]:
     """Return the origin without the fields that are only for the stream."""
-    return {name: each for name, each in asdict(origin).items() if name not in _OF_STREAM}
+    return {name: getattr(origin, name) for name in _STORED}
 
 
 _OF_STREAM = ("previous", "history", "after")
+_STORED = tuple(each.name for each in fields(Origin) if each.name not in _OF_STREAM)
 
 
 def origin_from_json(fields: Mapping[str, Any]) -> Origin:

@@ -10,12 +10,7 @@ import pymysql
 import pytest
 
 from penstock_local.process import Unpacked, program
-from penstock_local.sql_server import (
-    MysqlServer,
-    SqlServer,
-    mariadb_binlog_options,
-    mysql_binlog_options,
-)
+from penstock_local.sql_server import MysqlServer, SqlServer, mariadb_binlog_options
 from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.server import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
@@ -30,6 +25,15 @@ KINDS = MARIADB, MYSQL, MARIADB_NEW
 OF_EACH_FLAVOR = MARIADB, MYSQL
 LOST_LOCKS = (1205, 1213)
 """A lock waited for too long, and a deadlock: what a writer on a busy server tries again."""
+
+
+def mysql_binlog_options(server_id: int = 1) -> tuple[str, ...]:
+    return (
+        "--log-bin=mysql-bin",
+        f"--server-id={server_id}",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+    )
 
 
 def on_servers(*fast: str, kinds: Sequence[str] = KINDS) -> list[Any]:

@@ -14,12 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock_local.process import Unpacked
-from penstock_local.sql_server import (
-    MysqlServer,
-    SqlServer,
-    mariadb_binlog_options,
-    mysql_binlog_options,
-)
+from penstock_local.sql_server import MysqlServer, SqlServer, mariadb_binlog_options
 from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,
@@ -27,6 +22,7 @@ from tests.kit.servers.binlog_server import (
     TIDB,
     AnyBinlogServer,
     make_server,
+    mysql_binlog_options,
     on_servers,
 )
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases, installed
