@@ -29,7 +29,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock import failpoints
 from penstock.codes import Code
@@ -42,12 +43,13 @@ from pump.store.record import Record
 
 if TYPE_CHECKING:
     from penstock.cluster.fence import WriterFence
-    from penstock.oracle.client import Oracle
+    from pump.cluster.clock import ClusterClock
     from pump.service.admission import Admission
     from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage
 
 _FENCE_WAIT_S = 1.0
+T = TypeVar("T")
 _after_timestamps = failpoints.point("pump.after_timestamps")
 
 
@@ -64,7 +66,7 @@ class DecidedWrites:
         group_commit: GroupCommit,
         admission: Admission,
         *,
-        oracle: Oracle,
+        clock: ClusterClock,
         open_fence: Callable[[], WriterFence],
         on_released: Callable[[], None],
     ) -> None:
@@ -72,7 +74,7 @@ class DecidedWrites:
         self._storage = storage
         self._group_commit = group_commit
         self._admission = admission
-        self._oracle = oracle
+        self._clock = clock
         self._open_fence = open_fence
         self._on_released = on_released
         self._fence: WriterFence | None = None
@@ -106,8 +108,10 @@ class DecidedWrites:
             raise Retryable("the Pump is closing", Code.CLOSED)
         held = self._storage.hold()
         try:
-            loop = asyncio.get_running_loop()
-            taken = await loop.run_in_executor(self._thread, self._taken, version, len(payloads))
+            loop, count = asyncio.get_running_loop(), 2 * len(payloads)
+            taken = self._taken_now(version, count)
+            if taken is None:
+                taken = await loop.run_in_executor(self._thread, self._awaited, version, count)
             if self._is_closed:
                 raise Retryable("the Pump is closing", Code.CLOSED)
             held.start_ts = taken[::2]
@@ -122,16 +126,29 @@ class DecidedWrites:
             raise
         return taken[1::2]
 
-    def _taken(self, version: int, count: int) -> range:
-        """Return two timestamps for each transaction, taken while the schema has this version."""
+    def _taken_now(self, version: int, count: int) -> range | None:
+        """Return timestamps as `_awaited` does, None if that means to wait, or fails."""
+        if self._fence is None:
+            return None
+        try:
+            return self._taken(self._fence, version, partial(self._clock.take_now, count), 0)
+        except PenstockError:
+            return None
+
+    def _awaited(self, version: int, count: int) -> range:
+        """Return timestamps, taken while the schema has this version."""
         if self._fence is None:
             self._fence = self._open_fence()
-        with self._fence.pin(_FENCE_WAIT_S) as now:
+        take = partial(self._clock.oracle.get_many, count)
+        return self._taken(self._fence, version, take, _FENCE_WAIT_S)
+
+    def _taken(self, fence: WriterFence, version: int, take: Callable[[], T], wait_s: float) -> T:
+        with fence.pin(wait_s) as now:
             if now != version:
                 raise SchemaChanged(
                     f"the schema has version {now}, not {version}", Code.TRANSACTION_ROLLED_BACK
                 )
-            taken = self._oracle.get_many(2 * count)
+            taken = take()
         _after_timestamps()
         return taken
 

@@ -1,7 +1,8 @@
 """Pulls: serves the pullers of this Pump, and wakes each when a write has something for it.
 
 A puller asks for binlogs after its `commit_ts`; at the end it waits until the Pump's greatest
-commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes. A
+commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes. The
+exception is the little that was written while a puller waited, which is in the system's cache. A
 watermark is sent without a read, as a fake binlog.
 """
 
@@ -20,6 +21,7 @@ from pump.store.record import PurgedRange
 from pump.store.stream import Pulled
 
 if TYPE_CHECKING:
+    from penstock.log.segments import Place
     from pump.store.storage import Storage
     from pump.store.stream import Large
 
@@ -27,6 +29,8 @@ PULL_BATCH_BYTES = 1 << 20
 """The maximum size of a message to a Drainer."""
 _COUNT_MAX = 4096
 _THREADS = 4
+_HERE_BYTES_MAX = 64 << 10
+"""So many bytes are read in less time than a thread needs to begin."""
 
 
 @dataclass(slots=True)
@@ -104,6 +108,7 @@ class Pulls:
         """
         bytes_max = min(bytes_max or self._batch_bytes_max, self._batch_bytes_max)
         loop, puller = asyncio.get_running_loop(), Puller(name, after_ts)
+        had: Place | None = None
 
         def read(after_ts: int, bytes_max: int) -> Pulled:
             return self._storage.pull(after_ts, bytes_max=bytes_max, count_max=_COUNT_MAX)
@@ -116,11 +121,14 @@ class Pulls:
                     if pauses:
                         yield Pulled([], [], [], puller.after_ts)
                     self.puller_waits.set()
+                    had = self._storage.log.end
                     await moved.wait()
                     continue
                 pulled = self._storage.pull_watermark(puller.after_ts)
                 try:
-                    if pulled is None:
+                    if pulled is None and self._is_little_since(had):
+                        pulled = read(puller.after_ts, bytes_max)
+                    elif pulled is None:
                         after_ts = puller.after_ts
                         pulled = await loop.run_in_executor(
                             self._threads, read, after_ts, bytes_max
@@ -134,6 +142,12 @@ class Pulls:
                 puller.after_ts = pulled.last_ts
         finally:
             del self.open[id(puller)]
+
+    def _is_little_since(self, had: Place | None) -> bool:
+        end = self._storage.log.end
+        if had is None or had.segment != end.segment:
+            return False
+        return end.offset - had.offset <= _HERE_BYTES_MAX
 
     async def fetched(self, name: str, wanted: Sequence[int]) -> AsyncGenerator[Pulled]:
         """Yield the wanted binlogs in batches; raise as `batches` does, or as `Stream.fetch`."""

@@ -108,6 +108,23 @@ def test_another_candidate_leads_when_the_lease_of_a_dead_leader_has_ended(
     heir.stop()
 
 
+def test_only_the_leader_s_own_process_takes_timestamps_without_a_call(
+    etcd: Any, client: OracleClient
+) -> None:
+    first = OracleNode(etcd)
+    first.wait_elected()
+    second = OracleNode(etcd)
+    before_ts = client.get_ts()
+    taken = present(first.take_now(3))
+    assert list(taken) == [taken[0], taken[0] + 1, taken[0] + 2]
+    assert before_ts < taken[0] <= taken[-1] < client.get_ts()
+    assert second.take_now(1) is None
+    first.stop()
+    second.wait_elected()
+    assert client.get_ts() < present(second.take_now(1))[0]
+    second.stop()
+
+
 def test_a_resigning_leader_hands_over_at_once(etcd: Any, client: OracleClient) -> None:
     first = OracleNode(etcd)
     first.wait_elected()

@@ -124,6 +124,14 @@ class OracleServer:
         """The etcd lease of the leader's key; 0 while this oracle is not the leader."""
         return self._term.lease.id if self._term is not None else 0
 
+    def take_now(self, count: int) -> range | None:
+        """Return timestamps as the leader, None if this is not it or must first move the window."""
+        term = self._term
+        if term is None or not term.lease.is_held():
+            return None
+        last_ts = term.allocator.take(count)
+        return None if last_ts is None else range(last_ts - count + 1, last_ts + 1)
+
     async def start(self) -> None:
         """Take part in elections from now on; `Retryable` when etcd is unavailable."""
         loop = asyncio.get_running_loop()

@@ -70,6 +70,14 @@ class OracleNode:
         """Wait until this one leads."""
         eventually(lambda: self.oracle.is_leader, within_s)
 
+    def take_now(self, count: int) -> range | None:
+        """Take timestamps without a call, in the event loop."""
+
+        async def take() -> range | None:
+            return self.oracle.take_now(count)
+
+        return self._run(take())
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 

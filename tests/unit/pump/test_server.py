@@ -19,6 +19,7 @@ from penstock.outbox import new_key
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
+from pump.cluster.clock import ClusterClock
 from pump.counters import Counters
 from pump.penstock_service import PenstockService
 from pump.service.admission import Admission, Refused
@@ -101,9 +102,10 @@ class Pump:
         operations: Any = None
         self.oracle = MemoryOracle(1)
         self.fence: Any = FixedFence()
+        self.clock = ClusterClock(self.oracle)
         self.decided = DecidedWrites(
             *(self.storage, self.writer, self.admission),
-            oracle=self.oracle,
+            clock=self.clock,
             open_fence=lambda: self.fence,
             on_released=self.pulls.wake,
         )
