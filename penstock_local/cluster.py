@@ -60,7 +60,7 @@ class Cluster:
         if self.kafka:
             self.sink_url = f"kafka://{self.kafka.address}/?{options}"
         self.drainer_addr = f"127.0.0.1:{free_port()}"
-        self.drainer = self._drainer("drainer-1", self.drainer_addr)
+        self.drainer = self.drainer_at("drainer-1", self.drainer_addr)
         self._with_drainer = with_drainer
 
     def _pump(self, name: str) -> ServerProcess:
@@ -70,11 +70,8 @@ class Cluster:
             command += ["--copies", str(self._copies)]
         return ServerProcess(command, log=self.home / f"{name}.log")
 
-    def another_drainer(self, name: str) -> ServerProcess:
-        """Return another Drainer for the same downstream, not started; the caller stops it."""
-        return self._drainer(name, f"127.0.0.1:{free_port()}")
-
-    def _drainer(self, name: str, addr: str) -> ServerProcess:
+    def drainer_at(self, name: str, addr: str) -> ServerProcess:
+        """Return a Drainer of the same downstream, not started; who starts it also stops it."""
         command = python_module("drainer", "--node-id", name, *self._at)
         sink = self.mariadb.url_without_password if self.mariadb else self.sink_url
         command += ["--addr", addr, "--sink", sink, *self._drainer_options]

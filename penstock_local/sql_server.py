@@ -1,7 +1,6 @@
-"""A private SQL server: MariaDB, MySQL or TiDB with its own data, loopback only, durable commits.
+"""A private SQL server: MariaDB or TiDB with its own data, loopback only, durable commits.
 
-A MariaDB is the machine's own, or a newer release that is unpacked beside it. A MySQL is unpacked
-from a Debian release that includes it. `deploy/servers.sh` unpacks both. A TiDB, with a
+A MariaDB is the machine's own, or a newer release that `deploy/servers.sh` unpacks. A TiDB, with a
 PD and a TiKV beside it or alone, is from the builds of `deploy/go.sh`.
 """
 
@@ -123,7 +122,7 @@ class SqlServer(SqlProcess):
         return str(file), int(position)
 
 
-def _unpacked_program(unpacked: Unpacked, program: str, share: str) -> list[str]:
+def unpacked_program(unpacked: Unpacked, program: str, share: str) -> list[str]:
     root = unpacked.root
     return [
         *unpacked.command(program),
@@ -161,7 +160,7 @@ class MariadbServer(SqlServer):
         command = (
             [program("mariadbd", "mysqld"), "--no-defaults"]
             if unpacked is None
-            else _unpacked_program(unpacked, "sbin/mariadbd", "mariadb")
+            else unpacked_program(unpacked, "sbin/mariadbd", "mariadb")
         )
         size = f"--innodb-buffer-pool-size={buffer_pool_mib}M"
         super().__init__(
@@ -182,22 +181,6 @@ class MariadbServer(SqlServer):
         command += ["--skip-test-db", "--skip-name-resolve", "--force", _LOG_SIZE, *self.as_root]
         # Concurrent installations must not share a folder of temporary tables.
         completed(command, env={**os.environ, "TMPDIR": str(self.home)})
-
-
-class MysqlServer(SqlServer):
-    """One MySQL with the defaults of its release, charset and collation included."""
-
-    def __init__(
-        self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
-    ) -> None:
-        """`options` come last on the command line and override."""
-        command = _unpacked_program(Unpacked("mysql"), "sbin/mysqld", "mysql")
-        command += ["--mysqlx=OFF", "--secure-file-priv=NULL"]
-        super().__init__(home, command, [f"--innodb-buffer-pool-size={buffer_pool_mib}M", *options])
-
-    def install(self) -> None:
-        self._write_users()
-        self._run_setup("--initialize-insecure")
 
 
 # --- TiDB --------------------------------------------------------------------------------------

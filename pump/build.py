@@ -61,10 +61,7 @@ def build(
     if not config.pd_address:
         oracle = OracleServer(etcd, identity.host, held_ts=lambda: storage.newest_ts)
     tls, pd_tls = entrance.security.tls, entrance.security.pd_tls
-    client = open_oracle(etcd, config.pd_address or None, tls, pd_tls=pd_tls)
-    clock = (
-        ClusterClock(client) if oracle is None else ClusterClock(client, take_now=oracle.take_now)
-    )
+    clock = ClusterClock(open_oracle(etcd, config.pd_address or None, tls, pd_tls=pd_tls), oracle)
     size_max = config.max_message_bytes
     pulls = Pulls(storage, batch_bytes_max=PULL_BATCH_BYTES, message_bytes_max=size_max)
     group_commit = GroupCommit(
@@ -141,7 +138,8 @@ def _decided(
 ) -> DecidedWrites:
     return DecidedWrites(
         *(storage, group_commit, admission),
-        clock=clock,
+        oracle=clock.oracle,
+        take_now=clock.take_now,
         open_fence=lambda: WriterFence(etcd, identity.node_id),
         on_released=pulls.wake,
     )

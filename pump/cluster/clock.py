@@ -77,6 +77,7 @@ from pump.store.record import Record
 
 if TYPE_CHECKING:
     from penstock.oracle.client import Oracle
+    from penstock.oracle.server import OracleServer
     from pump.service.group_commit import GroupCommit
     from pump.service.pull_binlogs import Pulls
     from pump.store.storage import Storage
@@ -93,13 +94,13 @@ class ClusterClock:
     def __init__(
         self,
         oracle: Oracle,
+        own: OracleServer | None = None,
         *,
-        take_now: Callable[[int], range | None] = lambda count: None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`take_now` returns timestamps without a call while this process leads the oracle."""
+        """`own` is asked first, because it needs no call while it leads."""
         self.oracle = oracle
-        self.take_now = take_now
+        self.take_now = (lambda count: None) if own is None else own.take_now
         self._monotonic_s = monotonic_s
         self._thread = ThreadPoolExecutor(1, "pump-oracle")
         self._last_ts = 0

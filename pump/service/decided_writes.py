@@ -43,7 +43,7 @@ from pump.store.record import Record
 
 if TYPE_CHECKING:
     from penstock.cluster.fence import WriterFence
-    from pump.cluster.clock import ClusterClock
+    from penstock.oracle.client import Oracle
     from pump.service.admission import Admission
     from pump.service.group_commit import GroupCommit
     from pump.store.storage import Storage
@@ -66,15 +66,20 @@ class DecidedWrites:
         group_commit: GroupCommit,
         admission: Admission,
         *,
-        clock: ClusterClock,
+        oracle: Oracle,
+        take_now: Callable[[int], range | None],
         open_fence: Callable[[], WriterFence],
         on_released: Callable[[], None],
     ) -> None:
-        """`on_released` is called after a hold, when the stream may have moved."""
+        """`on_released` is called after a hold, when the stream may have moved.
+
+        `take_now` returns timestamps without a call, None if this process cannot.
+        """
         self._storage = storage
         self._group_commit = group_commit
         self._admission = admission
-        self._clock = clock
+        self._oracle = oracle
+        self._take_now = take_now
         self._open_fence = open_fence
         self._on_released = on_released
         self._fence: WriterFence | None = None
@@ -131,7 +136,7 @@ class DecidedWrites:
         if self._fence is None:
             return None
         try:
-            return self._taken(self._fence, version, partial(self._clock.take_now, count), 0)
+            return self._taken(self._fence, version, partial(self._take_now, count), 0)
         except PenstockError:
             return None
 
@@ -139,7 +144,7 @@ class DecidedWrites:
         """Return timestamps, taken while the schema has this version."""
         if self._fence is None:
             self._fence = self._open_fence()
-        take = partial(self._clock.oracle.get_many, count)
+        take = partial(self._oracle.get_many, count)
         return self._taken(self._fence, version, take, _FENCE_WAIT_S)
 
     def _taken(self, fence: WriterFence, version: int, take: Callable[[], T], wait_s: float) -> T:

@@ -283,10 +283,6 @@ class Pumps:
         with self._lock:
             return list(self._pumps.values())
 
-    @property
-    def available(self) -> Sequence[Pump]:
-        return [p for p in self.all if p.is_available]
-
     def statuses(self) -> dict[str, penstock_pb2.StatusReply | str]:
         """Ask all online Pumps at the same time; return each status, or why there is none."""
         online = [pump for pump in self.all if pump.is_online]

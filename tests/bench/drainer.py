@@ -33,7 +33,7 @@ from drainer.spark.jvm import archive_in, use_java, write_archive
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from penstock_local.cluster import Cluster
-from penstock_local.process import ServerProcess
+from penstock_local.process import ServerProcess, free_port
 from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.lag import checkpoint_ts, wait_until
@@ -222,7 +222,8 @@ def restart_s(drainer: ServerProcess, downstream: MariadbServer) -> float:
 
 def takeovers(cluster: Cluster, downstream: MariadbServer) -> Iterator[float]:
     """Kill the active one of two Drainers by turns, and yield how long the other one takes."""
-    active, standby = cluster.drainer, cluster.another_drainer("drainer-2")
+    active = cluster.drainer
+    standby = cluster.drainer_at("drainer-2", f"127.0.0.1:{free_port()}")
     try:
         for _ in range(RESTARTS):
             standby.start()

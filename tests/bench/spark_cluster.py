@@ -20,7 +20,7 @@ import psutil
 import pymysql
 
 from penstock_local.cluster import Cluster
-from penstock_local.process import ServerProcess
+from penstock_local.process import ServerProcess, free_port
 from penstock_local.spark_cluster import SparkCluster
 from pumpclient import PumpClient
 from tests.bench.lag import checkpoint_ts
@@ -48,7 +48,7 @@ def measure(home: Path) -> Iterator[Figure]:
             found = {}
             for way in ("executors", "driver"):
                 drop_user_databases(cluster.mariadb)
-                drainer = cluster.another_drainer(f"drainer-{way}")
+                drainer = cluster.drainer_at(f"drainer-{way}", f"127.0.0.1:{free_port()}")
                 drainer.command += ["--spark-payloads", way]
                 try:
                     found[way] = applied(cluster, drainer.start(), spark, backlog)

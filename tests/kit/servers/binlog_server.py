@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from penstock_local.process import Unpacked, program
-from penstock_local.sql_server import MysqlServer, SqlServer, mariadb_binlog_options
+from penstock_local.sql_server import SqlServer, mariadb_binlog_options, unpacked_program
 from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.server import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases
@@ -25,6 +25,22 @@ KINDS = MARIADB, MYSQL, MARIADB_NEW
 OF_EACH_FLAVOR = MARIADB, MYSQL
 LOST_LOCKS = (1205, 1213)
 """A lock waited for too long, and a deadlock: what a writer on a busy server tries again."""
+
+
+class MysqlServer(SqlServer):
+    """One MySQL with the defaults of its release, charset and collation included."""
+
+    def __init__(
+        self, home: Path, *, buffer_pool_mib: int = 128, options: tuple[str, ...] = ()
+    ) -> None:
+        """`options` come last on the command line and override."""
+        command = unpacked_program(Unpacked("mysql"), "sbin/mysqld", "mysql")
+        command += ["--mysqlx=OFF", "--secure-file-priv=NULL"]
+        super().__init__(home, command, [f"--innodb-buffer-pool-size={buffer_pool_mib}M", *options])
+
+    def install(self) -> None:
+        self._write_users()
+        self._run_setup("--initialize-insecure")
 
 
 def mysql_binlog_options(server_id: int = 1) -> tuple[str, ...]:

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from penstock_local.process import Unpacked
-from penstock_local.sql_server import MysqlServer, SqlServer, mariadb_binlog_options
+from penstock_local.sql_server import SqlServer, mariadb_binlog_options
 from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,
     MYSQL,
     TIDB,
     AnyBinlogServer,
+    MysqlServer,
     make_server,
     mysql_binlog_options,
     on_servers,

@@ -1,7 +1,7 @@
 """The handlers of both services over a real storage, without a network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from penstock.outbox import new_key
 from penstock.pb import penstock_pb2, pump_pb2
 from penstock.wire.binlog import Binlog, BinlogType, fake_binlog
 from penstock.wire.codec import decode_binlog, encode_binlog
-from pump.cluster.clock import ClusterClock
 from pump.counters import Counters
 from pump.penstock_service import PenstockService
 from pump.service.admission import Admission, Refused
@@ -102,10 +101,11 @@ class Pump:
         operations: Any = None
         self.oracle = MemoryOracle(1)
         self.fence: Any = FixedFence()
-        self.clock = ClusterClock(self.oracle)
+        self.take_now: Callable[[int], range | None] = lambda count: None
         self.decided = DecidedWrites(
             *(self.storage, self.writer, self.admission),
-            clock=self.clock,
+            oracle=self.oracle,
+            take_now=lambda count: self.take_now(count),
             open_fence=lambda: self.fence,
             on_released=self.pulls.wake,
         )
