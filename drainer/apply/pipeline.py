@@ -229,12 +229,12 @@ class Pipeline:
 
     async def _wait(self) -> None:
         due_in_s = self._due_in_s()
-        if self._slots == 0 or not 0 < due_in_s < math.inf:
+        if self._slots == 0 or due_in_s == math.inf:
             await self._wake.wait()
             return
         self._feed.hurry()
         try:
-            async with asyncio.timeout(due_in_s):
+            async with asyncio.timeout(due_in_s if due_in_s > 0 else None):
                 await self._wake.wait()
         except TimeoutError:
             return
