@@ -222,7 +222,8 @@ class Pipeline:
     def _due_in_s(self) -> float:
         rows = 0 if self._gathers else self._planner.rows
         due_s = -math.inf if rows else self._last_step_s + self._checkpoint_interval_s
-        if 0 < rows < _OVERLAPPING_ROWS and self._slots < self._slots_max:
+        is_small = self._fetching is None and 0 < rows < _OVERLAPPING_ROWS
+        if is_small and self._slots < self._slots_max:
             # Prepared earlier, it would only wait for the commit, and later changes for the next.
             due_s = self._commit_since_s + self.progress.commit_s - self.progress.generate_s
         return due_s - time.monotonic()
