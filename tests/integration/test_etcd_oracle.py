@@ -119,6 +119,7 @@ def test_only_the_leader_s_own_process_takes_timestamps_without_a_call(
     assert list(taken) == [taken[0], taken[0] + 1, taken[0] + 2]
     assert before_ts < taken[0] <= taken[-1] < client.get_ts()
     assert second.take_now(1) is None
+    assert first.take_now(COUNT_MAX + 1) is None
     first.stop()
     second.wait_elected()
     assert client.get_ts() < present(second.take_now(1))[0]

@@ -125,9 +125,12 @@ class OracleServer:
         return self._term.lease.id if self._term is not None else 0
 
     def take_now(self, count: int) -> range | None:
-        """Return timestamps as the leader, None if this is not it or must first move the window."""
+        """Return timestamps as the leader, None if this is not it or must first move the window.
+
+        More than `COUNT_MAX` would not lie in one millisecond, and could pass the window's end.
+        """
         term = self._term
-        if term is None or not term.lease.is_held():
+        if term is None or not term.lease.is_held() or count > COUNT_MAX:
             return None
         last_ts = term.allocator.take(count)
         return None if last_ts is None else range(last_ts - count + 1, last_ts + 1)
@@ -201,11 +204,10 @@ class OracleServer:
     async def _take(self, count: int) -> int:
         until_s = time.monotonic() + 2 * self._ttl_s
         while True:
+            if (taken := self.take_now(count)) is not None:
+                return taken[-1]
             term = self._term
             if term is not None and term.lease.is_held():
-                last_ts = term.allocator.take(count)
-                if last_ts is not None:
-                    return last_ts
                 try:
                     await self._extend(term)
                 except _Deposed:

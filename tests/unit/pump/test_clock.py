@@ -1,5 +1,8 @@
 """A Pump's view of the cluster's time, and what is ahead of it."""
 
+from types import SimpleNamespace
+from typing import Any
+
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.ts import LOGICAL_BITS
@@ -70,3 +73,16 @@ async def test_an_oracle_that_has_come_that_far_is_believed() -> None:
     oracle.is_away = True
     assert clock.is_ahead(at(oracle.ms + DAY_MS))
     await settled(clock)
+
+
+async def test_an_oracle_that_leads_in_this_process_is_asked_first() -> None:
+    oracle, own = Oracle(), SimpleNamespace(take_now=lambda count: None)
+    leader: Any = own
+    clock = ClusterClock(oracle, leader)
+    assert await clock.next_ts() == at(T0_MS)
+    own_ts = at(T0_MS + DAY_MS)
+    leader.take_now = lambda count: range(own_ts, own_ts + count)
+    clock = ClusterClock(oracle, leader)
+    assert await clock.next_ts() == own_ts
+    assert oracle.asked == 1
+    assert not clock.is_ahead(own_ts)
