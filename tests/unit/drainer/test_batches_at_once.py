@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.apply.pipeline import Downstream, Pipeline, Progress
 from drainer.apply.strategies import Begins, Prepared, Strategy
 from drainer.planner import RowsStep
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import FileCounts
 from drainer.task.sql.digests import Digests
+from tests.kit.fakes.bare_pipeline import START, bare_pipeline
 from tests.kit.wait import turn
 from tests.kit.workloads.changes import examples
-
-START = Checkpoint(0, 0)
 
 
 class Slow(Strategy):
@@ -78,27 +75,11 @@ class Slow(Strategy):
 async def run(strategy: Slow, count: int) -> None:
     steps = [RowsStep(ts, transactions=1, rows=1) for ts in range(count, 0, -1)]
 
-    async def call(function: Any) -> Any:
-        return function()
-
-    feed: Any = SimpleNamespace(
-        arrived=asyncio.Event(), hurry=lambda: None, take=lambda: None, participants=dict
-    )
     planner: Any = SimpleNamespace(
         next_step=lambda: steps.pop() if steps else None, rows=0, cut=lambda: None, repeated=0
     )
-    schemas = SimpleNamespace(version=1, ahead={})
-    sink: Any = SimpleNamespace(
-        save_checkpoint=lambda checkpoint: None,
-        look_at=lambda catalog: None,
-        file_counts=FileCounts(),
-    )
-    thread: Any = SimpleNamespace(call=call)
-    follower: Any = SimpleNamespace(schemas=schemas)
-    fetching: Any = SimpleNamespace(batches_max=4)
-    large: Any = None
-    downstream = Downstream(strategy=strategy, large=large, sink=sink, thread=thread)
-    pipeline = Pipeline(feed, planner, follower, downstream, Progress(START), fetching=fetching)
+    fetching = SimpleNamespace(batches_max=4)
+    pipeline = bare_pipeline(planner, strategy, arrived=asyncio.Event(), fetching=fetching)
     running = asyncio.create_task(pipeline.run())
     while not running.done() and pipeline.progress.checkpoint.commit_ts < count:
         await turn()

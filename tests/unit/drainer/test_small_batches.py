@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from drainer.apply.pipeline import Downstream, Pipeline, Progress
 from drainer.apply.strategies import Prepared, Strategy
 from drainer.planner import RowsStep
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.protocol import FileCounts
+from tests.kit.fakes.bare_pipeline import START, bare_pipeline
 from tests.kit.wait import turn, until
 
 LONG_S = 1000.0
@@ -19,6 +18,8 @@ LONG_S = 1000.0
 class Drain:
     """A pipeline whose commits end when they may, and a planner that has `rows` to be cut."""
 
+    repeated = 0
+
     def __init__(self) -> None:
         self.rows = 0
         self.cuts = 0
@@ -26,27 +27,9 @@ class Drain:
         self.is_in_repair = False
         self.may_commit = asyncio.Event()
         self.arrived = asyncio.Event()
-        strategy: Any = Strategy(Checkpoint(0, 0))
+        strategy: Any = Strategy(START)
         strategy.prepare = self._prepare
-        feed: Any = SimpleNamespace(
-            arrived=self.arrived, hurry=self._hurry, take=lambda: None, participants=dict
-        )
-        sink: Any = SimpleNamespace(
-            save_checkpoint=lambda checkpoint: None,
-            look_at=lambda catalog: None,
-            file_counts=FileCounts(),
-        )
-        thread: Any = SimpleNamespace(call=self._call)
-        follower: Any = SimpleNamespace(schemas=SimpleNamespace(version=1, ahead={}))
-        large: Any = None
-        planner: Any = self
-        self.pipeline = Pipeline(
-            *(feed, planner, follower),
-            Downstream(strategy=strategy, large=large, sink=sink, thread=thread),
-            Progress(Checkpoint(0, 0)),
-        )
-
-    repeated = 0
+        self.pipeline = bare_pipeline(self, strategy, arrived=self.arrived, hurry=self._hurry)
 
     def next_step(self) -> None:
         """All that came is in the open batch."""
@@ -62,9 +45,6 @@ class Drain:
 
     def _hurry(self) -> None:
         self.hurries += 1
-
-    async def _call(self, function: Any) -> Any:
-        return function()
 
     async def _prepare(self, batch: Any) -> Prepared:
         async def commit(checkpoint: Checkpoint) -> None:
