@@ -71,7 +71,7 @@ class Cluster:
         return ServerProcess(command, log=self.home / f"{name}.log")
 
     def drainer_at(self, name: str, addr: str) -> ServerProcess:
-        """Return a Drainer of the same downstream, not started; who starts it also stops it."""
+        """Return a Drainer of the same downstream; the caller starts and stops it."""
         command = python_module("drainer", "--node-id", name, *self._at)
         sink = self.mariadb.url_without_password if self.mariadb else self.sink_url
         command += ["--addr", addr, "--sink", sink, *self._drainer_options]

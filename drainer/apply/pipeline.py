@@ -5,11 +5,12 @@
 
 At most two steps are under way after the planner: one being prepared, one committing. The strategy
 prepares and commits a batch (`drainer.apply.strategies`). When a slot is free and no more binlogs
-wait to be merged, the gathered changes are cut and sent; during a commit only so early that they
-are prepared when it ends, as far as the last times tell. A batch is therefore as small as the load
-allows and as large as the backlog makes it. Steps commit in stream order. A DDL is a step: later
-steps may be prepared during it but are not committed before it. If tasks commit, there are more
-slots, and a batch begins while earlier ones are in progress, if it shares no key value with them.
+wait to be merged, the gathered changes are cut and sent. During a commit, a small batch whose rows
+pass through the Drainer is cut only in time to be prepared when the commit ends, by the times of
+the last batch. A batch is therefore as small as the load allows and as large as the backlog makes
+it. Steps commit in stream order. A DDL is a step: later steps may be prepared during it but are not
+committed before it. If tasks commit, there are more slots, and a batch begins while earlier ones
+are in progress, if it shares no key value with them.
 `Progress` has the downstream's position and costs, for status, pages and log.
 """
 

@@ -1,9 +1,9 @@
 """Pulls: serves the pullers of this Pump, and wakes each when a write has something for it.
 
 A puller asks for binlogs after its `commit_ts`; at the end it waits until the Pump's greatest
-commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes. The
-exception is the little that was written while a puller waited, which is in the system's cache. A
-watermark is sent without a read, as a fake binlog.
+commit_ts moves. Storage reads run in a few threads, so that a cold disk does not delay writes. If
+little was written while a puller waited, the event loop reads it, because it is in the system's
+cache. A watermark is sent without a read, as a fake binlog.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ PULL_BATCH_BYTES = 1 << 20
 _COUNT_MAX = 4096
 _THREADS = 4
 _HERE_BYTES_MAX = 64 << 10
-"""So many bytes are read in less time than a thread needs to begin."""
 
 
 @dataclass(slots=True)

@@ -80,10 +80,7 @@ log = logging.getLogger(__name__)
 _TYPE_AT = 4
 _LOGGED_BYTES = 500
 _LINGER_S = 0.010
-"""What the server commits within this time is read and sent as one group.
-
-At 500 transactions/s this halves the CPU of source and Pump for each, and the lag into Kafka.
-"""
+"""Transactions that the server commits within this time are read and sent as one group."""
 _CHECKPOINT_INTERVAL_S = 1.0
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
