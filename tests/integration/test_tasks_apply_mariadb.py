@@ -79,6 +79,8 @@ class Task(threading.Thread):
         self.kept: dict[str, Partitions] = {}
         self.work = work
         self.units = 0
+        self.steps: list[str] = []
+        """The beginnings and ends of the orders it has obeyed."""
         self.orders: Any = settings.open(self.kept, number)
         self._address = where.host, where.port
         self._token, self._number = where.token, number
@@ -88,6 +90,7 @@ class Task(threading.Thread):
         def answer(payload: bytes) -> bytes:
             return _answer_checked(self.orders, self.made, payload)
 
+        self._commit, self.orders.commit = self.orders.commit, self._recorded
         with suppress(OSError):
             serve(self._address, self._token, self._number, answer, orders=self.orders)
 
@@ -96,6 +99,12 @@ class Task(threading.Thread):
         work = WORKS.get(payload, self.work)
         self.kept[work.content] = work
         return encode_cut(work, Facts(rows=5), NOTHING)
+
+    def _recorded(self, order: bytes) -> bytes:
+        self.steps.append("begins")
+        answer: bytes = self._commit(order)
+        self.steps.append("ends")
+        return answer
 
     def dies_at(self, step: str) -> None:
         """Let the connection end before or after the next commit, which is then not reported."""
@@ -238,11 +247,11 @@ async def test_an_order_that_two_tasks_have_is_done_once(mariadb: MariadbServer)
             connection.begin()
             connection.query("UPDATE parallel.t SET u = 30 WHERE id = 3")
             committing = asyncio.create_task(rig.apply(7, silent_s=0.3))
-            await until(lambda: all(task.units for task in rig.tasks))
+            await until(lambda: all(task.steps == ["begins"] for task in rig.tasks))
             connection.rollback()
         await committing
         # The second one may still be waiting for the first one's locks.
-        await until(lambda: not mariadb.query("SELECT 1 FROM information_schema.innodb_trx"))
+        await until(lambda: all(task.steps == ["begins", "ends"] for task in rig.tasks))
         assert rig.counts() == [1, 1, 1, 1, 1]
 
 
