@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.codes import Code
+from penstock.datum.rows.row_codec import stored_columns
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.rewrite.explicit import explicit
 from penstock.ddl.syntax.lexer import quote_name, quote_path
@@ -20,7 +21,6 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
-from pumpclient.mysql.load.text_rows import text_rows
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from pumpclient.mysql.translate.statement_text import Dialect, built_into, plain_text
@@ -306,7 +306,7 @@ class Targets:
                         catalog.apply(job)
                 found = catalog.table(schema, name)
                 assert found is not None, "its CREATE TABLE was planned"
-                text_rows(found)
+                stored_columns(found)
                 other = spelled.setdefault(f"{schema}.{name}".lower(), (schema, name))
                 if other != (schema, name):
                     raise NeedsOperator(

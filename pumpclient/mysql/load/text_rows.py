@@ -25,7 +25,7 @@ Generated columns are neither read nor written.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.codes import Code
@@ -45,8 +45,10 @@ from penstock.ddl.syntax.lexer import quote_name, quote_path
 from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import PUBLIC, ColumnInfo, MysqlType, TableInfo
 from pumpclient.changes import next_row_id
+from pumpclient.mysql.rows.rows_event import blocks
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.datums import NUMBER_NAMES, begins_of, number_expression
+from pumpclient.mysql.translate.transcode import null_refused
 
 INTEGERS = frozenset(
     {MysqlType.TINY, MysqlType.SHORT, MysqlType.INT24, MysqlType.LONG, MysqlType.LONGLONG}
@@ -91,21 +93,50 @@ class TextRows:
 
 def text_rows(table: TableInfo) -> TextRows:
     """Return the reader of a table; raises `Malformed` for a type that no row can hold."""
-    stored = stored_columns(table)
-    encoders = [_encoder(each) for each in stored]
-    read, row = compiled(table.name, len(stored), *_joined(table, stored, encoders))
+    handle = handle_position(table)
+    # An integer handle is selected first, because it is first in a row.
+    stored = sorted(stored_columns(table), key=lambda each: each.position != handle)
     columns = tuple(selected(each.column) for each in stored)
-    return TextRows(columns, read, row)
+    names: dict[str, object] = {"join": b"".join, "empty": EMPTY_ROW, **NUMBER_NAMES}
+    if handle_parts(table):
+        # A common handle's columns may be cut; the codec handles this.
+        names["by_values"] = _by_values(table, stored)
+        pieces, whole = [f"v{n}" for n in range(len(stored))], "by_values(({}))"
+        return TextRows(columns, *compiled(table.name, pieces, whole, names))
+    if handle is None:
+        first = "int_datum(rowid())"
+        names |= {"int_datum": values.int_datum, "rowid": next_row_id}
+    else:
+        first = number_expression("int(v0)", _INT_FLAG, "handle(v0)", shift=1)
+        names["handle"] = _handle
+    known = int(handle is not None)
+    pieces = [_piece(n, stored[n], names) for n in range(known, len(stored))]
+    whole = f"{first} + (join(({{}})) or empty)"
+    return TextRows(columns, *compiled(table.name, pieces, whole, names, known))
 
 
 def compiled(
-    name: str, count: int, expression: str, names: dict[str, object]
+    name: str, pieces: Sequence[str], whole: str, names: dict[str, object], known: int = 0
 ) -> tuple[ReadRows, Callable[[bytes], bytes]]:
-    """Return `read` and `row` of `TextRows`, for rows of `count` columns.
+    """Return `read` and `row` of `TextRows`.
 
-    The expression makes a row of the texts `v0`, `v1` and so on, which are None for NULL.
+    The expression `whole` makes a row; `{}` in it stands for the list of the `pieces`, which are an
+    expression for each column after the `known` first. The columns' texts are `v0`, `v1` and so on,
+    None for NULL.
     """
     names = {"long": _long, "size": _SIZE, **names}
+    columns = range(known + len(pieces))
+    first, *others = blocks(columns)
+    made = _listed(pieces[: len(first) - known])
+    lines = _lines(first)
+    for block in others:
+        part = f"part{block.start}"
+        some = _listed(pieces[block.start - known : block.stop - known])
+        text = [f"def {part}(d, c):", *_lines(block), f"return c, ({some})"]
+        exec(compile("\n    ".join(text), f"<text rows of {name}>", "exec"), names)
+        lines.append(f"c, x{block.start} = {part}(d, c)")
+        made += f"*x{block.start}, "
+    expression = whole.format(made)
     lines = [
         "def read(d, p, out):",
         "    end = len(d) - 4; add = out.append",
@@ -115,29 +146,34 @@ def compiled(
         f"        if q > end + 4 or n == {PACKET_BYTES_MAX}: break",
         "        c = p + 4",
         "        if d[c] >= 254 and (d[c] == 255 or n < 9): return p, True",
-        *_lines(count, 8),
+        *(" " * 8 + line for line in lines),
         f"        add({expression})",
         "        p = q",
         "    return p, False",
         "def row(d):",
         "    c = 0",
-        *_lines(count, 4),
+        *(" " * 4 + line for line in lines),
         f"    return {expression}",
     ]
     exec(compile("\n".join(lines), f"<text rows of {name}>", "exec"), names)
     return names["read"], names["row"]  # type: ignore[return-value]
 
 
-def _lines(count: int, indent: int) -> list[str]:
-    out = []
-    for n in range(count):
-        out += [
+def _listed(pieces: Sequence[str]) -> str:
+    return "".join(f"{piece}, " for piece in pieces)
+
+
+def _lines(columns: range) -> list[str]:
+    return [
+        line
+        for n in columns
+        for line in (
             "n = d[c]; c += 1",
             f"if n < 251: v{n} = d[c:c + n]; c += n",
             f"elif n == 251: v{n} = None",
             f"else: v{n}, c = long(d, c, n)",
-        ]
-    return [" " * indent + line for line in out]
+        )
+    ]
 
 
 def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
@@ -151,41 +187,23 @@ def _long(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     return data[begin:end], end
 
 
-def _joined(
-    table: TableInfo, stored: tuple[Stored, ...], encoders: list[Callable[[bytes], bytes]]
-) -> tuple[str, dict[str, object]]:
-    """Return the expression that joins the columns' variables to a row, and its names."""
-    if handle_parts(table):
-        # A common handle's columns may be cut; the codec handles this.
-        names: dict[str, object] = {"by_values": _by_values(table, stored)}
-        return f"by_values(({''.join(f'v{n}, ' for n in range(len(stored)))}))", names
-    handle = handle_position(table)
-    names = {"rowid": next_row_id, "int_datum": values.int_datum, "empty": EMPTY_ROW}
-    names |= NUMBER_NAMES
-    first, pieces = "int_datum(rowid())", []
-    for n, (each, encode) in enumerate(zip(stored, encoders, strict=True)):
-        if each.position == handle:
-            first = number_expression(f"int(v{n})", _INT_FLAG, f"handle(v{n})", shift=1)
-            names["handle"] = _handle
-            continue
-        names[f"null{n}"] = _null_piece(each)
-        if each.column.tp in INTEGERS:
-            is_unsigned = each.column.is_unsigned
-            head = each.header + (_UINT_FLAG if is_unsigned else _INT_FLAG)
-            below = integer_range(each.column)[1] + 1
-            shift = 0 if is_unsigned else 1
-            made = number_expression(f"int(v{n})", head, f"e{n}(v{n})", shift=shift, below=below)
-        elif each.column.tp in STRING_TYPES:
-            names[f"begin{n}"] = begins_of(each.header)
-            is_plain = "" if each.column.is_binary else f" and v{n}.isascii()"
-            is_quick = f"len(v{n}) < {_SHORT}{is_plain}"
-            made = f"(begin{n}[len(v{n})] + v{n} if {is_quick} else e{n}(v{n}))"
-        else:
-            made = f"e{n}(v{n})"
-        names[f"e{n}"] = encode
-        pieces.append(f"({made} if v{n} is not None else null{n}())")
-    rest = " + ".join(pieces) or "b''"
-    return f"{first} + ({rest} or empty)", names
+def _piece(n: int, each: Stored, names: dict[str, object]) -> str:
+    """Return the expression of a column's id and datum, and add the names that it uses."""
+    names[f"null{n}"], names[f"e{n}"] = _null_piece(each), _encoder(each)
+    if each.column.tp in INTEGERS:
+        is_unsigned = each.column.is_unsigned
+        head = each.header + (_UINT_FLAG if is_unsigned else _INT_FLAG)
+        below = integer_range(each.column)[1] + 1
+        shift = 0 if is_unsigned else 1
+        made = number_expression(f"int(v{n})", head, f"e{n}(v{n})", shift=shift, below=below)
+    elif each.column.tp in STRING_TYPES:
+        names[f"begin{n}"] = begins_of(each.header)
+        is_plain = "" if each.column.is_binary else f" and v{n}.isascii()"
+        is_quick = f"len(v{n}) < {_SHORT}{is_plain}"
+        made = f"begin{n}[len(v{n})] + v{n} if {is_quick} else e{n}(v{n})"
+    else:
+        made = f"e{n}(v{n})"
+    return f"({made}) if v{n} is not None else null{n}()"
 
 
 def _handle(text: bytes) -> bytes:
@@ -199,11 +217,7 @@ def _null_piece(stored: Stored) -> Callable[[], bytes]:
         if stored.omits_null:
             return b""
         if stored.column.is_not_null and not stored.column.is_generated:
-            raise Malformed(
-                f"column {stored.column.name!r} is NOT NULL here and NULL there",
-                "alter one of them",
-                Code.TABLE_DIFFERS,
-            )
+            raise null_refused(stored.column.name)
         return stored.header + _NULL
 
     return piece
@@ -245,7 +259,7 @@ def _text_of(column: ColumnInfo) -> Callable[[bytes], object]:
 
 
 def _by_values(
-    table: TableInfo, stored: tuple[Stored, ...]
+    table: TableInfo, stored: Sequence[Stored]
 ) -> Callable[[tuple[bytes | None, ...]], bytes]:
     codec = RowCodec(table)
     width = len(table.columns)
@@ -279,10 +293,9 @@ class SqlRows:
 
 def sql_rows(table: TableInfo, target: Name) -> SqlRows:
     columns = [c for c in table.columns if c.state == PUBLIC and not c.is_generated]
-    texts = ", ".join(_expression(f"v{n}", column) for n, column in enumerate(columns))
-    names = {"join": b",".join, "null": b"NULL", "json": _json}
-    expression = f"b'(' + join(({texts}{',' * (len(columns) == 1)})) + b')'"
-    read, row = compiled(table.name, len(columns), expression, names)
+    pieces = [_expression(f"v{n}", column) for n, column in enumerate(columns)]
+    names: dict[str, object] = {"join": b",".join, "null": b"NULL", "json": _json}
+    read, row = compiled(table.name, pieces, "b'(' + join(({})) + b')'", names)
     listed = ",".join(quote_name(column.name) for column in columns)
     full_name = quote_path(*target)
     head = f"INSERT INTO {full_name} ({listed}) VALUES ".encode()  # noqa: S608

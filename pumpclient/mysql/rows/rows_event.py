@@ -205,17 +205,28 @@ Raises IndexError, struct.error, ValueError or ArithmeticError for bytes that ar
 """
 
 
+UNROLLED_MAX = 64
+"""The columns whose code is compiled at once: compiling takes up to 70 KB of memory a column."""
+
+
+def blocks(columns: range) -> list[range]:
+    """Divide columns into those of one function each; the first may be empty."""
+    return [columns[n : n + UNROLLED_MAX] for n in range(0, max(len(columns), 1), UNROLLED_MAX)]
+
+
 class _Source:
-    def __init__(self, readings: Sequence[Reading], wanted: frozenset[int]) -> None:
+    def __init__(
+        self, readings: Sequence[Reading], wanted: frozenset[int], names: dict[str, object]
+    ) -> None:
         self.lines: list[str] = []
-        self.names: dict[str, object] = {}
+        self.names = names
         self._readings = readings
         self._wanted = wanted
         for index in sorted(wanted):
             self.names.update(readings[index].names)
 
-    def add(self, indent: int, line: str) -> None:
-        self.lines.append(" " * 4 * indent + line)
+    def add(self, indent: int, *lines: str) -> None:
+        self.lines += [" " * 4 * indent + line for line in lines]
 
     def run(self, indent: int, columns: Sequence[int]) -> None:
         """Read values of fixed size and, if the last is prefixed, that value, all not NULL.
@@ -246,8 +257,7 @@ class _Source:
             if index in self._wanted:
                 after.append(f"v{index} = {reading.value(*raw)}")
         self._unpack(indent, codes, targets, length)
-        for line in after:
-            self.add(indent, line)
+        self.add(indent, *after)
 
     def _unpack(self, indent: int, codes: list[str], targets: list[str], length: str) -> None:
         """Emit a read of `codes` into `targets`; a prefixed value of `length` starts at `q`."""
@@ -263,13 +273,21 @@ class _Source:
         else:
             self.add(indent, f"p += {layout.size}")
 
-    def runs(self) -> list[list[int]]:
-        out: list[list[int]] = [[]]
-        for index, reading in enumerate(self._readings):
-            out[-1].append(index)
-            if reading.prefix:
-                out.append([])
-        return [run for run in out if run]
+    def block(self, indent: int, columns: range) -> None:
+        """Read all of the columns; `nulls` has a bit for each of them, lowest first."""
+        self.add(indent, "if not nulls:")
+        begin = columns.start
+        for index in columns:
+            if self._readings[index].prefix or index == columns[-1]:
+                self.run(indent + 1, range(begin, index + 1))
+                begin = index + 1
+        self.add(indent, "else:")
+        for number, index in enumerate(columns):
+            self.add(indent + 1, f"if nulls & {1 << number}: v{index} = None", "else:")
+            self.run(indent + 2, [index])
+
+    def compile(self, name: str) -> None:
+        exec(compile("\n".join(self.lines), f"<rows of {name}>", "exec"), self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,31 +310,26 @@ def read_rows(
     """Compile a function that reads the `wanted` columns, in that order, from full images."""
     values = f"({''.join(f'v{index}, ' for index in wanted)})"
     made = made or Made(values, "")  # In parentheses the tuple is itself.
-    source = _Source(readings, frozenset(wanted))
+    names: dict[str, object] = {"bits": int.from_bytes, **made.names}
+    of = readings, frozenset(wanted), names
     size, mask = bitmap_size(len(readings)), (1 << len(readings)) - 1
     bits = "d[p]" if size == 1 else f"bits(d[p:p + {size}], 'little')"
-    source.add(0, "def rows(d, p):")
-    source.add(1, "end = len(d); out = []")
-    source.add(1, "while p < end:")
-    source.add(2, f"nulls = {bits} & {mask}")
-    source.add(2, f"p += {size}")
-    source.add(2, "if not nulls:")
-    for run in source.runs():
-        source.run(3, run)
-    source.add(3, f"made = {made.whole}")
-    source.add(2, "else:")
-    for index in range(len(readings)):
-        source.add(3, f"if nulls & {1 << index}:")
-        source.add(4, f"v{index} = None")
-        source.add(3, "else:")
-        source.run(4, [index])
-    source.add(3, f"made = {made.nulls}({values})")
-    source.add(2, "if p > end:")
-    source.add(3, "raise IndexError('the last image is cut')")
-    source.add(2, "out.append(made)")
+    first, *others = blocks(range(len(readings)))
+    source = _Source(*of)
+    source.add(0, "def rows(d, p):", "    end = len(d); out = []", "    while p < end:")
+    source.add(2, f"nulls = {bits} & {mask}", f"p += {size}")
+    source.block(2, first)
+    for block in others:
+        found = "".join(f"v{index}, " for index in block if index in of[1])
+        part = _Source(*of)
+        part.add(0, f"def part{block.start}(d, p, nulls):")
+        part.block(1, block)
+        part.add(1, f"return p, {found}")
+        part.compile(name)
+        nulls = f"nulls >> {block.start} & {(1 << len(block)) - 1}"
+        source.add(2, f"p, {found}= part{block.start}(d, p, {nulls})")
+    source.add(2, f"made = {made.nulls}({values}) if nulls else {made.whole}")
+    source.add(2, "if p > end: raise IndexError('the last image is cut')", "out.append(made)")
     source.add(1, "return out")
-    names = {**source.names, **made.names, "bits": int.from_bytes}
-    code = compile("\n".join(source.lines), f"<rows of {name}>", "exec")
-    exec(code, names)
-    function: ReadRows = names["rows"]  # type: ignore[assignment]
-    return function
+    source.compile(name)
+    return names["rows"]  # type: ignore[return-value]

@@ -206,7 +206,7 @@ class Transcoder:
             nulls = self._nulls
             for n, name in self._required.items():
                 if image[n] is None:
-                    raise _null(name)
+                    raise null_refused(name)
             image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
         return (b"".join(image) + self._end) or EMPTY_ROW  # type: ignore[arg-type]
 
@@ -289,7 +289,7 @@ class _Inserts:
         if None in image:
             for n, name in self.required.items():
                 if image[n] is None:
-                    raise _null(name)
+                    raise null_refused(name)
             nulls = self._nulls
             image = tuple(nulls[n] if piece is None else piece for n, piece in enumerate(image))
         pieces: list[bytes] = list(image)  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ def _held(column: ColumnInfo, value: object) -> object:
     return Held(value) if column.tp in TIME_TYPES else value
 
 
-def _null(name: str) -> Malformed:
+def null_refused(name: str) -> Malformed:
     return Malformed(
         f"column {name!r} is NOT NULL here and NULL there", "alter one of them", Code.TABLE_DIFFERS
     )

@@ -26,6 +26,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from math import isfinite
 from struct import error as struct_error
 from struct import pack, unpack
@@ -107,11 +108,17 @@ def _ranged_reader(low: int, high: int) -> Callable[[bytes, int], tuple[int, int
     return decode
 
 
+@cache
+def _small_datums(datum: Callable[[int], bytes], numbers: range) -> dict[int, bytes]:
+    # Most numbers are small: a look-up costs a third of building the bytes. All columns share the
+    # datums, which take 200 KB.
+    return {number: datum(number) for number in numbers}
+
+
 def integer_field(column: ColumnInfo) -> Field:
     low, high = integer_range(column)
     datum = values.uint_datum if column.is_unsigned else values.int_datum
-    # Most numbers in most tables are small: a look-up costs a third of building the bytes.
-    small = {number: datum(number) for number in _SMALL if low <= number <= high}
+    small = _small_datums(datum, range(max(low, _SMALL.start), min(high + 1, _SMALL.stop)))
 
     def encode(value: object) -> bytes:
         if type(value) is int and (known := small.get(value)) is not None:
