@@ -210,6 +210,9 @@ class TableInfo:
     expires: bool = False
     constraints: tuple[str, ...] | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.id, self.name))  # Caches ask for it with each batch, and versions are few.
+
     @property
     def kind(self) -> str:
         return "VIEW" if self.is_view else "SEQUENCE" if self.is_sequence else "TABLE"
