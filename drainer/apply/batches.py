@@ -28,7 +28,7 @@ from drainer.planner import RowsStep
 from drainer.schema.snapshot import pack_for_tasks
 from drainer.schema.tracker import SchemaTracker
 from drainer.spark.dispatcher import Catalog, Dispatcher, Task
-from drainer.task.events.event_unit import Encoding, event_units, runs_of
+from drainer.task.events.event_unit import Encoding, encoded_units, runs_of
 from drainer.task.events.messages import Messages
 from drainer.task.held_unit import Made, answered, held_unit
 from drainer.task.row_fetch import (
@@ -92,7 +92,7 @@ class HeldBatch(Batch):
     ) -> list[Messages]:
         """Return the messages, which tasks make in at most `parts` units."""
         starts = self.starts
-        units = await self._made(_event_units, encoding, parts)
+        units = await self._made(encoded_units, encoding, parts)
         del self
         return [Messages.decode(each, starts) for each in await dispatcher.run(units)]
 
@@ -100,10 +100,6 @@ class HeldBatch(Batch):
         """Return what `make` makes of the batch, in a thread if that pays."""
         is_small = sum(len(each.rows) for each in self.tables) <= _HERE_ROWS_MAX
         return make(self, *asked) if is_small else await asyncio.to_thread(make, self, *asked)
-
-
-def _event_units(batch: Batch, encoding: Encoding, parts: int) -> list[bytes]:
-    return [unit.encode() for unit in event_units(batch, encoding, parts)]
 
 
 @dataclass(slots=True, eq=False)

@@ -13,33 +13,50 @@ table are in their order. The answer is `Messages`, in commit order.
     batch, by tables     A: 0 0 2 3 3 7    B: 1 2 2 7          a number is a transaction
     units                A: 0 0 2, B: 1 2 2  |  A: 3 3 7, B: 7
 
-The unit names the encoder of its output with the options (`Encoding`).
+The unit names the encoder of its output with the options (`Encoding`). A few small rows are sent as
+JSON instead, in commit order:
+
+    | magic  | 8     | `PSTEVFEW`                                                               |
+    | rows   | rest  | the header and `changes`: [transaction, table, kind, row]                |
 """
 
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import groupby, pairwise, repeat
+from operator import itemgetter
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.events.messages import Encoder, Message, Messages, RowEvent, StreamEncoder
+from drainer.task.events.messages import (
+    FEW,
+    FEW_BYTES,
+    Encoder,
+    Message,
+    Messages,
+    RowEvent,
+    StreamEncoder,
+    bytes_of,
+    few_encoded,
+    text_of,
+)
 from drainer.task.events.topics.destination import BY_TABLE, Destinations, Limit
 from drainer.task.sql import generate
 from drainer.task.sql.lake_files import MERGE_MAGIC, NOT_MERGED, in_files
 from drainer.task.sql.lake_rows import Block, change_blocks
-from drainer.task.sql.rows import row_changes
+from drainer.task.sql.rows import row_change, row_changes
 from drainer.task.work_unit import Batch, arrow_batch, arrow_stream, reading, table_of, table_text
 from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
 
-MAGIC = b"PSTEVENT"
+MAGIC, FEW_MAGIC = b"PSTEVENT", b"PSTEVFEW"
 UNIT_ROWS_MIN = 500
 """For fewer rows, sending a unit to a task costs more than encoding it."""
 
@@ -91,6 +108,33 @@ class EventUnit:
                 is_slice=header["is_slice"],
                 start_ts=header["start_ts"],
             )
+
+
+def encoded_units(batch: Batch, encoding: Encoding, parts: int) -> list[bytes]:
+    """Return the batch in at most `parts` encoded units, whose answers follow one another."""
+    rows = [each.rows for each in batch.tables]
+    is_few = sum(map(len, rows)) < FEW and sum(each.nbytes for each in rows) < FEW_BYTES
+    if is_few and encoding.format != DELTA_CHANGES:
+        return [_few_encoded(batch, encoding)]
+    return [unit.encode() for unit in event_units(batch, encoding, parts)]
+
+
+def _few_encoded(batch: Batch, encoding: Encoding) -> bytes:
+    changes: list[tuple[int, int, int, str]] = []
+    for number, each in enumerate(batch.tables):
+        assert each.transactions is not None, "the batch says which rows belong together"
+        rows = map(text_of, each.rows.to_pylist())
+        transactions, kinds = each.transactions.tolist(), each.kind_array().tolist()
+        changes += zip(transactions, repeat(number), kinds, rows, strict=False)
+    changes.sort(key=itemgetter(0))
+    few = {
+        "encoding": _options(encoding),
+        "commit_ts": list(batch.commit_ts),
+        "tables": [(each.schema, table_text(each.table)) for each in batch.tables],
+        "is_slice": batch.displaces,
+        "changes": changes,
+    }
+    return FEW_MAGIC + few_encoded(few)
 
 
 def event_units(batch: Batch, encoding: Encoding, parts: int) -> list[EventUnit]:
@@ -157,9 +201,29 @@ def answer(payload: bytes) -> bytes:
         except ImportError:  # An executor without deltalake.
             return NOT_MERGED
         return answer_merge(payload)
+    if payload.startswith(FEW_MAGIC):
+        return _few_messages(payload[len(FEW_MAGIC) :]).encode()
     if not payload.startswith(MAGIC):
         return generate.answer(payload)
     return encoded_messages(EventUnit.decode(payload)).encode()
+
+
+def _few_messages(data: bytes) -> Messages:
+    with reading("event unit"):
+        few = json.loads(data)
+        encoder = encoder_of(Encoding(**few["encoding"]))
+        tables = [(schema, table_of(text)) for schema, text in few["tables"]]
+        stamps, changes = few["commit_ts"], few["changes"]
+    encode = encoder.slice if few["is_slice"] else encoder.transaction
+    made: list[tuple[int, Message]] = []
+    for number, group in groupby(changes, itemgetter(0)):
+        events = []
+        for _, of, kind, row in group:
+            schema, table = tables[of]
+            before, after = row_change(table, kind, bytes_of(row))
+            events.append(RowEvent(schema, table, before, after))
+        made += zip(repeat(stamps[number]), encode(stamps[number], events), strict=False)
+    return Messages.of(made)
 
 
 def encoded_messages(unit: EventUnit) -> Messages:

@@ -7,8 +7,9 @@
     value      large_binary or null   the message
     headers    map<string, binary>    for outputs whose messages have any
 
-The values are contiguous in memory, so an output that only appends them writes all in one call. The
-starts of transactions are not sent; the receiver adds them beside the columns.
+The values are contiguous in memory, so an output that only appends them writes all in one call. A
+few small messages stay rows and are sent as JSON, because setting up columns costs more. The starts
+of transactions are not sent; the receiver adds them beside the columns.
 
 `Encoder` is the interface of every format. An encoder is a pure function of its arguments. It gets
 a whole transaction, or slice after slice if the transaction is too large for memory; and each DDL
@@ -18,9 +19,10 @@ tables and columns.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +42,10 @@ _SCHEMA = pa.schema(
         ("headers", pa.map_(pa.string(), pa.binary())),
     ]
 )
+
+FEW, FEW_BYTES = 100, 64 << 10
+"""Fewer rows or messages of fewer bytes are sent as JSON."""
+_FEW_MAGIC = b"PSTMSFEW"
 
 Headers = Sequence[tuple[str, bytes]]
 Row = tuple[int, str, bytes | None, bytes | None, Headers]
@@ -66,9 +72,10 @@ class Messages:
     """Messages in commit order; immutable."""
 
     def __init__(
-        self, columns: pa.RecordBatch, starts: Mapping[int, TransactionStart] | None = None
+        self, messages: pa.RecordBatch | list[Row], starts: Mapping[int, TransactionStart] | None
     ) -> None:
-        self._columns = columns
+        self._rows = messages if isinstance(messages, list) else None
+        self._batch = None if isinstance(messages, list) else messages
         self.starts = starts or {}
         """Starts of transactions by commit_ts, as far as known; may include others."""
 
@@ -79,8 +86,7 @@ class Messages:
         starts: Mapping[int, TransactionStart] | None = None,
     ) -> Self:
         pairs = list(messages)
-        made = [message for _, message in pairs]
-        return cls.at([commit_ts for commit_ts, _ in pairs], made, starts)
+        return cls.at([commit_ts for commit_ts, _ in pairs], [each for _, each in pairs], starts)
 
     @classmethod
     def at(
@@ -90,13 +96,21 @@ class Messages:
         starts: Mapping[int, TransactionStart] | None = None,
     ) -> Self:
         """Return messages; each has the commit_ts at the same index."""
-        value, key, to, headers = zip(*messages, strict=True) if messages else ((),) * 4
-        columns = (commit_ts, to, key, value, headers)
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        return cls(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA), starts)
+        if len(messages) < FEW and sum(map(_size_bytes, messages)) < FEW_BYTES:
+            pairs = zip(commit_ts, messages, strict=True)
+            return cls([(ts, m.to, m.key, m.value, m.headers) for ts, m in pairs], starts)
+        value, key, to, headers = zip(*messages, strict=True)
+        return cls(_batch_of((commit_ts, to, key, value, headers)), starts)
+
+    @property
+    def _columns(self) -> pa.RecordBatch:
+        if self._batch is None:
+            columns = list(zip(*self._rows or (), strict=True)) or ((),) * len(_SCHEMA)
+            self._batch = _batch_of(columns)
+        return self._batch
 
     def __len__(self) -> int:
-        return int(self._columns.num_rows)
+        return len(self._columns if self._rows is None else self._rows)
 
     def __iter__(self) -> Iterator[tuple[int, Message]]:
         for commit_ts, to, key, value, headers in self.rows():
@@ -104,12 +118,16 @@ class Messages:
 
     def rows(self) -> Iterator[Row]:
         """Yield plain rows, not objects, because many messages outlive a garbage collection."""
+        if self._rows is not None:
+            return iter(self._rows)
         *columns, headers = (self._columns.column(name) for name in _SCHEMA.names)
         has_none = not len(headers.values)
         named = repeat((), len(self)) if has_none else headers.to_pylist()
         return zip(*(column.to_pylist() for column in columns), named, strict=True)
 
     def destinations(self) -> list[str]:
+        if self._rows is not None:
+            return list(dict.fromkeys(to for _, to, *_ in self._rows))
         places: list[str] = self._columns.column("to").unique().to_pylist()
         return places
 
@@ -127,15 +145,58 @@ class Messages:
         return whole[int(bounds[0]) : int(bounds[-1])], bounds[1:] - bounds[0]
 
     def encode(self) -> bytes:
-        return arrow_stream(self._columns)
+        if self._rows is None:
+            return arrow_stream(self._columns)
+        few = [
+            (ts, to, text_of(key), text_of(value), [(name, text_of(h)) for name, h in headers])
+            for ts, to, key, value, headers in self._rows
+        ]
+        return _FEW_MAGIC + few_encoded(few)
 
     @classmethod
     def decode(cls, data: bytes, starts: Mapping[int, TransactionStart] | None = None) -> Self:
-        """Decode messages that share memory with `data`; raise `Malformed`."""
-        with reading("messages"), pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            if reader.schema != _SCHEMA:
-                raise ValueError(f"columns {reader.schema.names}")
-            return cls(reader.read_next_batch(), starts)
+        """Decode messages that share memory with `data` if they are many; raise `Malformed`."""
+        with reading("messages"):
+            if data.startswith(_FEW_MAGIC):
+                few = json.loads(data[len(_FEW_MAGIC) :])
+                return cls([
+                    (ts, to, bytes_of(key), bytes_of(value), [(n, bytes_of(h)) for n, h in headers])
+                    for ts, to, key, value, headers in few
+                ], starts)  # fmt: skip
+            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+                if reader.schema != _SCHEMA:
+                    raise ValueError(f"columns {reader.schema.names}")
+                return cls(reader.read_next_batch(), starts)
+
+
+def _size_bytes(message: Message) -> int:
+    return len(message.value or b"") + sum(len(data) for _, data in message.headers)
+
+
+def _batch_of(columns: Iterable[Sequence[Any]]) -> pa.RecordBatch:
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+@overload
+def text_of(data: bytes) -> str: ...
+@overload
+def text_of(data: None) -> None: ...
+def text_of(data: bytes | None) -> str | None:
+    """Return bytes as characters of ISO-8859-1, for JSON."""
+    return None if data is None else data.decode("latin-1")
+
+
+@overload
+def bytes_of(text: str) -> bytes: ...
+@overload
+def bytes_of(text: None) -> None: ...
+def bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("latin-1")
+
+
+def few_encoded(content: object) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 Values = tuple[Any, ...]

@@ -179,6 +179,16 @@ def after_image(codec: RowCodec, kind: int, data: bytes) -> tuple[Any, ...]:
     return codec.decode_update(data)[1]
 
 
+def row_change(table: TableInfo, kind: int, data: bytes) -> RowChange:
+    """Return one change; raise `Malformed` for undecodable bytes."""
+    codec = row_codec(table)
+    if kind == MutationType.INSERT:
+        return None, codec.decode_insert(data)
+    if kind == MutationType.DELETE:
+        return codec.decode_delete(data), None
+    return codec.decode_update(data)
+
+
 def row_changes(
     table: TableInfo, kinds: Kinds, rows: pa.Array, rowwise_max: int = BOUNDS.rowwise_max
 ) -> list[RowChange]:
@@ -199,7 +209,7 @@ def _of_kind(
     table: TableInfo, kind: MutationType, rows: pa.Array, rowwise_max: int
 ) -> list[RowChange]:
     if len(rows) < rowwise_max:
-        return _one_by_one(table, kind, rows)
+        return [row_change(table, kind, each) for each in rows.to_pylist()]
     images = decode_columns(table, kind, rows)
     before, after = _tuples(table, images.before), _tuples(table, images.after)
     if before is None:
@@ -207,15 +217,6 @@ def _of_kind(
     if after is None:
         return [(row, None) for row in before]
     return list(zip(before, after, strict=True))
-
-
-def _one_by_one(table: TableInfo, kind: MutationType, rows: pa.Array) -> list[RowChange]:
-    codec, data = row_codec(table), rows.to_pylist()
-    if kind is MutationType.INSERT:
-        return [(None, codec.decode_insert(each)) for each in data]
-    if kind is MutationType.DELETE:
-        return [(codec.decode_delete(each), None) for each in data]
-    return [codec.decode_update(each) for each in data]
 
 
 def _tuples(table: TableInfo, columns: Sequence[pa.Array] | None) -> list[Row] | None:

@@ -211,7 +211,9 @@ class TableInfo:
     constraints: tuple[str, ...] | None = None
 
     def __hash__(self) -> int:
-        return hash((self.id, self.name))  # Caches ask for it with each batch, and versions are few.
+        return hash(
+            (self.id, self.name)
+        )  # Caches ask for it with each batch, and versions are few.
 
     @property
     def kind(self) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.protocol import EventSink, Sink, TableSink
 from drainer.task.compaction import plan_units
-from drainer.task.events.event_unit import answer, event_units
+from drainer.task.events.event_unit import answer, encoded_units
 from drainer.task.events.messages import Messages
 from drainer.task.sql.literals import ARROW
 from drainer.task.work_unit import Batch, Statements, TableRows, TransactionStart, in_order
@@ -89,8 +89,8 @@ class SinkStream:
         )  # fmt: skip
 
     def messages(self, sink: EventSink, batch: Batch, parts: int = 3) -> list[Messages]:
-        units = event_units(batch, sink.encoding, parts)
-        return [Messages.decode(answer(unit.encode()), batch.starts) for unit in units]
+        units = encoded_units(batch, sink.encoding, parts)
+        return [Messages.decode(answer(unit), batch.starts) for unit in units]
 
 
 class LakeStream(SinkStream):
