@@ -62,7 +62,7 @@ compaction, both codecs, SQL and sink. LOAD DATA of the same rows, in the same r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -350,6 +350,8 @@ class _Fate:
     first_row: int
     before: Row | None
     last_row: int = -1
+    deleted: Row | None = None
+    """The image that the last event removed; None if it was a put."""
     after: Row | None = None
 
 
@@ -357,15 +359,33 @@ def compact_few(
     table: TableInfo, kinds: Kinds, rows: pa.Array
 ) -> tuple[Kinds, np.ndarray[Any, np.dtype[np.int64]]]:
     """Return ops and row indexes of the remaining changes, deletes first, in key order."""
+    gone, kept = _fates(table, kinds.tolist(), rows.to_pylist())
+    places = [f.first_row if f.before else f.last_row for f in gone] + [f.last_row for f in kept]
+    ops = [Op.DELETE] * len(gone) + [Op.UPSERT] * len(kept)
+    return np.array(ops, np.uint8), np.array(places, np.int64)
+
+
+def remaining(
+    table: TableInfo, kinds: Iterable[int], rows: Iterable[bytes]
+) -> tuple[list[Row], list[Row]]:
+    """Return the rows to delete and the rows to upsert, in key order."""
+    gone, kept = _fates(table, kinds, rows)
+    images = [each.before or each.deleted for each in gone], [each.after for each in kept]
+    return [row for row in images[0] if row], [row for row in images[1] if row]
+
+
+def _fates(
+    table: TableInfo, kinds: Iterable[int], rows: Iterable[bytes]
+) -> tuple[list[_Fate], list[_Fate]]:
     codec = row_codec(table)
     key_of = _key_of(table)
     fates: dict[Row, _Fate] = {}
 
     def event(row: int, before: Row | None, after: Row | None, key: Row) -> None:
         fate = fates.setdefault(key, _Fate(row, before))
-        fate.last_row, fate.after = row, after
+        fate.last_row, fate.deleted, fate.after = row, None if after else before, after
 
-    for i, (kind, data) in enumerate(zip(kinds.tolist(), rows.to_pylist(), strict=True)):
+    for i, (kind, data) in enumerate(zip(kinds, rows, strict=True)):
         if kind == MutationType.INSERT:
             after = codec.decode_insert(data)
             event(i, None, after, key_of(after))
@@ -382,12 +402,10 @@ def compact_few(
                 event(i, None, after, new)
     moved = _moved(table)
     in_order = [fates[key] for key in sorted(fates)]
-    gone = [f.first_row if f.before else f.last_row for f in in_order if not f.after or moved(f)]
-    kept = [f.last_row for f in in_order if f.after]
-    ops = [Op.DELETE] * len(gone) + [Op.UPSERT] * len(kept)
-    return np.array(ops, np.uint8), np.array(gone + kept, np.int64)
+    return [f for f in in_order if not f.after or moved(f)], [f for f in in_order if f.after]
 
 
+@lru_cache(maxsize=1024)
 def _key_of(table: TableInfo) -> Callable[[Row], Row]:
     def comparable(column: ColumnInfo) -> Callable[[Any], Any]:
         if column.tp not in (MysqlType.ENUM, MysqlType.SET):

@@ -8,6 +8,9 @@ number of rows of each table, in the order of the rows.
     kind    uint8   MutationType of `row`
     row     binary  the row bytes as the writer encoded them
 
+A few small rows are sent as JSON, unless they are for a lake: `PSTBAFEW`, `dialect`, `displaces`,
+and database, definition, kinds and rows of each table.
+
 The answer is the SQL of tables whose rows can conflict with others, then that of the other tables:
 a length (u32 LE) and the encoded `Statements`, then the rest is the second `Statements`.
 
@@ -30,27 +33,35 @@ everything, but its commit takes ten times as long, and the next batch is made m
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.compaction import plan_units
+from drainer.task.compaction import plan_units, remaining
 from drainer.task.events import event_unit
 from drainer.task.sql.generate import generate
-from drainer.task.sql.rows import can_meet_others
+from drainer.task.sql.literals import ARROW
+from drainer.task.sql.rows import can_meet_others, row_change
+from drainer.task.sql.upserts import TableSql, table_sql
 from drainer.task.work_unit import (
     Batch,
     Statements,
     TableRows,
     arrow_batch,
     arrow_stream,
+    bytes_of,
+    few_encoded,
     reading,
     table_of,
     table_text,
 )
+from penstock.schema.model import TableInfo
 
-_MAGIC = b"PSTBATCH"
+_MAGIC, _FEW_MAGIC = b"PSTBATCH", b"PSTBAFEW"
 _LENGTH = struct.Struct("<I")
 _SCHEMA = pa.schema([("kind", pa.uint8()), ("row", pa.large_binary())])
 
@@ -60,6 +71,13 @@ Made = list[tuple[bool, Statements]]
 
 def held_unit(batch: Batch, dialect: str) -> bytes:
     """Return the encoded unit; the batch has rows."""
+    if batch.is_few and not dialect.startswith(ARROW):
+        shown = [
+            (each.schema, table_text(each.table), each.kind_array().tolist(), each.row_texts())
+            for each in batch.tables
+        ]
+        few = {"dialect": dialect, "displaces": batch.displaces, "tables": shown}
+        return _FEW_MAGIC + few_encoded(few)
     kinds = np.concatenate([each.kind_array() for each in batch.tables])
     rows = pa.concat_arrays([each.rows.cast(pa.large_binary()) for each in batch.tables])
     tables = [(each.schema, table_text(each.table), len(each.rows)) for each in batch.tables]
@@ -70,17 +88,40 @@ def held_unit(batch: Batch, dialect: str) -> bytes:
 
 def answer(payload: bytes) -> bytes:
     """Return the answer to a unit with rows, of whatever kind; see `event_unit.answer`."""
+    if payload.startswith(_FEW_MAGIC):
+        return _encoded(_few_made(payload[len(_FEW_MAGIC) :]))
     if not payload.startswith(_MAGIC):
         return event_unit.answer(payload)
     batch, dialect = _decoded(payload)
-    made = {True: Statements(), False: Statements()}
-    for unit in plan_units(batch, dialect):
-        ours, theirs = made[can_meet_others(unit.table)], generate(unit)
+    return _encoded((unit.table, generate(unit)) for unit in plan_units(batch, dialect))
+
+
+def _encoded(made: Iterable[tuple[TableInfo, Statements]]) -> bytes:
+    by_meeting = {True: Statements(), False: Statements()}
+    for table, theirs in made:
+        ours = by_meeting[can_meet_others(table)]
         ours.deletes.extend(theirs.deletes)
         ours.upserts.extend(theirs.upserts)
         ours.ordered.extend(theirs.ordered)
-    first = made[True].encode()
-    return b"".join([_LENGTH.pack(len(first)), first, made[False].encode()])
+    first = by_meeting[True].encode()
+    return b"".join([_LENGTH.pack(len(first)), first, by_meeting[False].encode()])
+
+
+def _few_made(data: bytes) -> Iterator[tuple[TableInfo, Statements]]:
+    with reading("batch"):
+        few = json.loads(data)
+        tables = [(schema, table_of(text), *rest) for schema, text, *rest in few["tables"]]
+    for schema, table, kinds, rows in tables:
+        sql = table_sql(few["dialect"], schema, table.name, table, displaces=few["displaces"])
+        yield table, _few_statements(sql, kinds, list(map(bytes_of, rows)))
+
+
+def _few_statements(sql: TableSql, kinds: Sequence[int], rows: Sequence[bytes]) -> Statements:
+    if not sql.key:
+        changes = map(row_change, repeat(sql.table), kinds, rows)
+        return Statements(ordered=[sql.change_one(before, after) for before, after in changes])
+    gone, kept = remaining(sql.table, kinds, rows)
+    return Statements(*sql.few(gone, kept))
 
 
 def answered(data: bytes) -> Made:

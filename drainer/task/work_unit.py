@@ -15,6 +15,9 @@ record batch; the header is JSON in the metadata of the stream's schema, under `
 Small tables of one layout share a unit (`drainer.task.compaction`), which records for each of them,
 in their order, how many of the deletes and of the upserts are its own.
 
+A few small rows are sent as JSON, because setting up columns costs more: units of held rows
+(`held_unit`, `event_unit`) and messages.
+
 A row may occur in a unit twice: an update that moved a key is a DELETE of the old key and an UPSERT
 of the new. Statements are sent as three counts, all lengths, then all texts (u32 LE).
 """
@@ -28,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -82,6 +85,31 @@ def arrow_batch(data: bytes | memoryview, magic: bytes = b"") -> tuple[Any, pa.R
         return arrow_header(reader.schema), reader.read_next_batch()
 
 
+FEW, FEW_BYTES = 100, 64 << 10
+"""Fewer rows or messages, of fewer bytes, are sent as JSON."""
+
+
+@overload
+def text_of(data: bytes) -> str: ...
+@overload
+def text_of(data: None) -> None: ...
+def text_of(data: bytes | None) -> str | None:
+    """Return bytes as characters of ISO-8859-1, for JSON."""
+    return None if data is None else data.decode("latin-1")
+
+
+@overload
+def bytes_of(text: str) -> bytes: ...
+@overload
+def bytes_of(text: None) -> None: ...
+def bytes_of(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("latin-1")
+
+
+def few_encoded(content: object) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 Link = tuple[int, tuple[int, ...]]
 """A foreign key's number, and the offsets of its columns in this table, child's or parent's."""
 
@@ -125,6 +153,10 @@ class TableRows:
         assert len(kinds) == len(self.rows), "every row has one kind"
         return kinds
 
+    def row_texts(self) -> list[str]:
+        """Return the rows for JSON."""
+        return [text_of(row) for row in self.rows.to_pylist()]
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -166,6 +198,11 @@ class Batch:
     """The commit_ts of each transaction, by its number; empty if it is not needed."""
     starts: Mapping[int, TransactionStart] = field(default_factory=dict)
     """The start of each transaction, by its commit_ts, as far as they are known."""
+
+    @property
+    def is_few(self) -> bool:
+        rows = [each.rows for each in self.tables]
+        return sum(map(len, rows)) < FEW and sum(each.nbytes for each in rows) < FEW_BYTES
 
 
 @dataclass(frozen=True, slots=True)

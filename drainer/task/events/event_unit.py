@@ -34,24 +34,22 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.events.messages import (
-    FEW,
-    FEW_BYTES,
-    Encoder,
-    Message,
-    Messages,
-    RowEvent,
-    StreamEncoder,
-    bytes_of,
-    few_encoded,
-    text_of,
-)
+from drainer.task.events.messages import Encoder, Message, Messages, RowEvent, StreamEncoder
 from drainer.task.events.topics.destination import BY_TABLE, Destinations, Limit
 from drainer.task.sql import generate
 from drainer.task.sql.lake_files import MERGE_MAGIC, NOT_MERGED, in_files
 from drainer.task.sql.lake_rows import Block, change_blocks
 from drainer.task.sql.rows import row_change, row_changes
-from drainer.task.work_unit import Batch, arrow_batch, arrow_stream, reading, table_of, table_text
+from drainer.task.work_unit import (
+    Batch,
+    arrow_batch,
+    arrow_stream,
+    bytes_of,
+    few_encoded,
+    reading,
+    table_of,
+    table_text,
+)
 from penstock.codes import Code
 from penstock.errors import Malformed
 from penstock.schema.model import TableInfo
@@ -112,9 +110,7 @@ class EventUnit:
 
 def encoded_units(batch: Batch, encoding: Encoding, parts: int) -> list[bytes]:
     """Return the batch in at most `parts` encoded units, whose answers follow one another."""
-    rows = [each.rows for each in batch.tables]
-    is_few = sum(map(len, rows)) < FEW and sum(each.nbytes for each in rows) < FEW_BYTES
-    if is_few and encoding.format != DELTA_CHANGES:
+    if batch.is_few and encoding.format != DELTA_CHANGES:
         return [_few_encoded(batch, encoding)]
     return [unit.encode() for unit in event_units(batch, encoding, parts)]
 
@@ -123,9 +119,8 @@ def _few_encoded(batch: Batch, encoding: Encoding) -> bytes:
     changes: list[tuple[int, int, int, str]] = []
     for number, each in enumerate(batch.tables):
         assert each.transactions is not None, "the batch says which rows belong together"
-        rows = map(text_of, each.rows.to_pylist())
         transactions, kinds = each.transactions.tolist(), each.kind_array().tolist()
-        changes += zip(transactions, repeat(number), kinds, rows, strict=False)
+        changes += zip(transactions, repeat(number), kinds, each.row_texts(), strict=False)
     changes.sort(key=itemgetter(0))
     few = {
         "encoding": _options(encoding),

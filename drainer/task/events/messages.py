@@ -22,12 +22,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from drainer.task.work_unit import TransactionStart, arrow_stream, reading
+from drainer.task.work_unit import (
+    FEW,
+    FEW_BYTES,
+    TransactionStart,
+    arrow_stream,
+    bytes_of,
+    few_encoded,
+    reading,
+    text_of,
+)
 from penstock.schema.model import TableInfo
 
 if TYPE_CHECKING:  # It imports the grammar of DDL, and tasks only encode rows.
@@ -43,8 +52,6 @@ _SCHEMA = pa.schema(
     ]
 )
 
-FEW, FEW_BYTES = 100, 64 << 10
-"""Fewer rows or messages of fewer bytes are sent as JSON."""
 _FEW_MAGIC = b"PSTMSFEW"
 
 Headers = Sequence[tuple[str, bytes]]
@@ -176,27 +183,6 @@ def _size_bytes(message: Message) -> int:
 def _batch_of(columns: Iterable[Sequence[Any]]) -> pa.RecordBatch:
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-
-
-@overload
-def text_of(data: bytes) -> str: ...
-@overload
-def text_of(data: None) -> None: ...
-def text_of(data: bytes | None) -> str | None:
-    """Return bytes as characters of ISO-8859-1, for JSON."""
-    return None if data is None else data.decode("latin-1")
-
-
-@overload
-def bytes_of(text: str) -> bytes: ...
-@overload
-def bytes_of(text: None) -> None: ...
-def bytes_of(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("latin-1")
-
-
-def few_encoded(content: object) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 Values = tuple[Any, ...]

@@ -25,12 +25,12 @@ from drainer.task.sql.rows import (
     after_image,
     before_columns,
     before_image,
+    row_change,
     row_codec,
 )
 from drainer.task.sql.upserts import TableSql, table_sql
 from drainer.task.work_unit import BOUNDS, Bounds, Member, Op, Statements, WorkUnit
 from penstock.errors import Malformed
-from penstock.wire.binlog import MutationType
 
 
 def generate(unit: WorkUnit, bounds: Bounds = BOUNDS, touched: Touched | None = None) -> Statements:
@@ -119,12 +119,8 @@ def generate_rows(
         elif op == Op.UPSERT:
             images.append(after_image(codec, kind, data))
             upserts.append(sql.row_text(images[-1]) + ",")
-        elif kind == MutationType.INSERT:
-            ordered.append(sql.insert_one(codec.decode_insert(data)))
-        elif kind == MutationType.DELETE:
-            ordered.append(sql.delete_one(codec.decode_delete(data)))
         else:
-            ordered.append(sql.update_one(*codec.decode_update(data)))
+            ordered.append(sql.change_one(*row_change(sql.table, kind, data)))
     if touched is not None:
         touched.add_rows(images)
     return Statements(

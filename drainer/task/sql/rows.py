@@ -38,6 +38,7 @@ EXACT = {
 _FLOATS = {MysqlType.FLOAT, MysqlType.DOUBLE}
 
 
+@lru_cache(maxsize=1024)
 def apply_key(table: TableInfo) -> IndexInfo | None:
     """Return the index by which rows are distinguished, None if changes must keep their order.
 
@@ -54,7 +55,8 @@ def is_written(column: ColumnInfo) -> bool:
     return column.state == PUBLIC and not column.is_generated
 
 
-def unique_columns(table: TableInfo) -> list[int]:
+@lru_cache(maxsize=1024)
+def unique_columns(table: TableInfo) -> Sequence[int]:
     """Return the columns, beyond the key's, whose change can free or take a unique value."""
     key = apply_key(table)
     assert key is not None
@@ -63,6 +65,7 @@ def unique_columns(table: TableInfo) -> list[int]:
     return sorted(wanted - known)
 
 
+@lru_cache(maxsize=1024)
 def can_meet_others(table: TableInfo) -> bool:
     """Return whether an upsert may conflict with a row other than the row with its very key.
 

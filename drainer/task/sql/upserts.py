@@ -44,7 +44,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.task.sql.literals import MYSQL, SQLITE, Family, family, literal, literal_column
-from drainer.task.sql.rows import EXACT, apply_key, can_meet_others, is_written
+from drainer.task.sql.rows import EXACT, Row, apply_key, can_meet_others, is_written
 from drainer.task.work_unit import BOUNDS
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
@@ -197,6 +197,16 @@ class TableSql:
     def upserts(self, rows: pa.Array) -> list[bytes]:
         return list(_cut(rows, self._upsert_head, self._upsert_tail, self._rows_max))
 
+    def few(self, gone: Sequence[Row], kept: Sequence[Row]) -> tuple[list[bytes], list[bytes]]:
+        """Return a statement that deletes rows, and one that upserts rows, as far as there are any.
+
+        All rows together fit one statement.
+        """
+        keys, rows = map(self.key_text, gone), map(self.row_text, kept)
+        deletes = f"{self._delete_head}{','.join(keys)}{self._delete_tail}" if gone else ""
+        upserts = f"{self._upsert_head}{','.join(rows)}{self._upsert_tail}" if kept else ""
+        return [deletes.encode()] if gone else [], [upserts.encode()] if kept else []
+
     def insert_one(self, row: Sequence[Any]) -> bytes:
         return (self._insert_head + self.row_text(row)).encode()
 
@@ -216,6 +226,12 @@ class TableSql:
     def update_one(self, before: Sequence[Any], after: Sequence[Any]) -> bytes:
         sets = ",".join(f"{self._name(p)}={self.value(p, after[p])}" for p in self.written)
         return f"UPDATE {self._target} SET {sets} WHERE {self._only(before)}".encode()
+
+    def change_one(self, before: Row | None, after: Row | None) -> bytes:
+        if before is None:
+            assert after is not None, "a change has an image"
+            return self.insert_one(after)
+        return self.delete_one(before) if after is None else self.update_one(before, after)
 
     def _only(self, row: Sequence[Any]) -> str:
         if self.key:
