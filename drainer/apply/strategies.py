@@ -203,7 +203,7 @@ class Events(Strategy):
         del batch
         made = await making
         self.messages += sum(map(len, made))
-        self.message_bytes += sum(len(each.joined()[0]) for each in made)
+        self.message_bytes += sum(each.value_bytes for each in made)
         return made
 
     async def _put(self, messages: list[Messages], checkpoint: Checkpoint) -> None:

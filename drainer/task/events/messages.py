@@ -143,6 +143,12 @@ class Messages:
         stamps: np.ndarray[Any, np.dtype[np.uint64]] = self._columns.column("commit_ts").to_numpy()
         return stamps
 
+    @property
+    def value_bytes(self) -> int:
+        if self._rows is not None:
+            return sum(len(value or b"") for _, _, _, value, _ in self._rows)
+        return len(self.joined()[0])
+
     def joined(self) -> tuple[memoryview, Ends]:
         """Return all values concatenated, without a copy, and the end offset of each value."""
         values = self._columns.column("value")

@@ -115,6 +115,7 @@ def test_a_few_messages_have_the_same_columns_as_many(
         assert messages.destinations() == columns.destinations()
         whole, ends = messages.joined()
         assert bytes(whole) == b"".join(each.value or b"" for each in made)
+        assert messages.value_bytes == len(whole)
         assert ends.tolist() == np.cumsum([len(each.value or b"") for each in made]).tolist()
 
 
