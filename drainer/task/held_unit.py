@@ -73,8 +73,8 @@ def held_unit(batch: Batch, dialect: str) -> bytes:
     """Return the encoded unit; the batch has rows."""
     if batch.is_few and not dialect.startswith(ARROW):
         shown = [
-            (each.schema, table_text(each.table), each.kind_array().tolist(), each.row_texts())
-            for each in batch.tables
+            (e.schema, table_text(e.table), e.kind_array().tolist(), e.rows.to_pylist())
+            for e in batch.tables
         ]
         few = {"dialect": dialect, "displaces": batch.displaces, "tables": shown}
         return _FEW_MAGIC + few_encoded(few)

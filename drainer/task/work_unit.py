@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -89,25 +89,17 @@ FEW, FEW_BYTES = 100, 64 << 10
 """Fewer rows or messages, of fewer bytes, are sent as JSON."""
 
 
-@overload
-def text_of(data: bytes) -> str: ...
-@overload
-def text_of(data: None) -> None: ...
-def text_of(data: bytes | None) -> str | None:
-    """Return bytes as characters of ISO-8859-1, for JSON."""
-    return None if data is None else data.decode("latin-1")
-
-
-@overload
-def bytes_of(text: str) -> bytes: ...
-@overload
-def bytes_of(text: None) -> None: ...
-def bytes_of(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("latin-1")
-
-
 def few_encoded(content: object) -> bytes:
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return JSON; bytes are texts of as many characters, which `bytes_of` turns back."""
+    return json.dumps(content, ensure_ascii=False, default=_text_of).encode()
+
+
+def _text_of(data: bytes) -> str:
+    return data.decode("latin-1")
+
+
+def bytes_of(text: str) -> bytes:
+    return text.encode("latin-1")
 
 
 Link = tuple[int, tuple[int, ...]]
@@ -152,10 +144,6 @@ class TableRows:
             kinds = np.asarray(self.kinds, np.uint8)
         assert len(kinds) == len(self.rows), "every row has one kind"
         return kinds
-
-    def row_texts(self) -> list[str]:
-        """Return the rows for JSON."""
-        return [text_of(row) for row in self.rows.to_pylist()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,11 +116,11 @@ def encoded_units(batch: Batch, encoding: Encoding, parts: int) -> list[bytes]:
 
 
 def _few_encoded(batch: Batch, encoding: Encoding) -> bytes:
-    changes: list[tuple[int, int, int, str]] = []
+    changes: list[tuple[int, int, int, bytes]] = []
     for number, each in enumerate(batch.tables):
         assert each.transactions is not None, "the batch says which rows belong together"
         transactions, kinds = each.transactions.tolist(), each.kind_array().tolist()
-        changes += zip(transactions, repeat(number), kinds, each.row_texts(), strict=False)
+        changes += zip(transactions, repeat(number), kinds, each.rows.to_pylist(), strict=False)
     changes.sort(key=itemgetter(0))
     few = {
         "encoding": _options(encoding),

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -35,7 +35,6 @@ from drainer.task.work_unit import (
     bytes_of,
     few_encoded,
     reading,
-    text_of,
 )
 from penstock.schema.model import TableInfo
 
@@ -160,26 +159,23 @@ class Messages:
     def encode(self) -> bytes:
         if self._rows is None:
             return arrow_stream(self._columns)
-        few = [
-            (ts, to, text_of(key), text_of(value), [(name, text_of(h)) for name, h in headers])
-            for ts, to, key, value, headers in self._rows
-        ]
-        return _FEW_MAGIC + few_encoded(few)
+        return _FEW_MAGIC + few_encoded(self._rows)
 
     @classmethod
     def decode(cls, data: bytes, starts: Mapping[int, TransactionStart] | None = None) -> Self:
         """Decode messages that share memory with `data` if they are many; raise `Malformed`."""
         with reading("messages"):
             if data.startswith(_FEW_MAGIC):
-                few = json.loads(data[len(_FEW_MAGIC) :])
-                return cls([
-                    (ts, to, bytes_of(key), bytes_of(value), [(n, bytes_of(h)) for n, h in headers])
-                    for ts, to, key, value, headers in few
-                ], starts)  # fmt: skip
+                return cls(list(starmap(_row_of, json.loads(data[len(_FEW_MAGIC) :]))), starts)
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 if reader.schema != _SCHEMA:
                     raise ValueError(f"columns {reader.schema.names}")
                 return cls(reader.read_next_batch(), starts)
+
+
+def _row_of(ts: int, to: str, key: str | None, value: str | None, headers: Any) -> Row:
+    of_key, of_value = (None if text is None else bytes_of(text) for text in (key, value))
+    return ts, to, of_key, of_value, [(name, bytes_of(text)) for name, text in headers]
 
 
 def _size_bytes(message: Message) -> int:
