@@ -50,8 +50,6 @@ FETCHES_UNDER_WAY_MAX = 3
 """If one task takes a whole batch, two prepare while one commits."""
 _UNIT_BYTES_MIN = 128 << 10
 """About `UNIT_ROWS_MIN` rows, whose number is not known before they are fetched."""
-_HERE_ROWS_MAX = 200
-"""The units of so many rows take 0.25 ms to make; a thread would add 0.2 ms of CPU."""
 _ALL = slice(None)
 T = TypeVar("T")
 
@@ -97,9 +95,8 @@ class HeldBatch(Batch):
         return [Messages.decode(each, starts) for each in await dispatcher.run(units)]
 
     async def _made(self, make: Callable[..., T], *asked: object) -> T:
-        """Return what `make` makes of the batch, in a thread if that pays."""
-        is_small = sum(len(each.rows) for each in self.tables) <= _HERE_ROWS_MAX
-        return make(self, *asked) if is_small else await asyncio.to_thread(make, self, *asked)
+        """Return what `make` makes of the batch; for a few rows a thread would cost more."""
+        return make(self, *asked) if self.is_few else await asyncio.to_thread(make, self, *asked)
 
 
 @dataclass(slots=True, eq=False)
