@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
-from penstock.log.files import sync_folder
+from penstock.log.files import sync_data, sync_folder
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
 from pumpclient.delivery.pump_set import Pump
@@ -93,7 +93,7 @@ class Journal:
             if os.write(self._file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if is_durable:
-                os.fdatasync(self._file)
+                sync_data(self._file)
         except OSError as error:
             # Half a line would be taken for damage once other lines follow it.
             os.ftruncate(self._file, self._size)

@@ -6,6 +6,8 @@ error, or a file cut short by another process, into a signal that ends the whole
 """
 
 import contextlib
+import errno
+import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +85,7 @@ class File:
     def sync(self) -> None:
         """Return once all written data is on disk."""
         _at_sync()
-        os.fdatasync(self._descriptor)
+        sync_data(self._descriptor)
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self._descriptor, size_bytes)
@@ -97,7 +99,7 @@ class File:
         size = self.size()
         more = size_bytes - size
         if more > 0:
-            with contextlib.suppress(OSError):  # Then it grows with each write.
+            with contextlib.suppress(OSError, AttributeError):  # Then it grows with each write.
                 volume = os.fstatvfs(self._descriptor)
                 if volume.f_bavail * volume.f_frsize > _PLENTY * more:
                     os.posix_fallocate(self._descriptor, size, more)
@@ -113,7 +115,7 @@ class File:
 
     def forget(self, offset: int, length: int) -> None:
         """Ask the kernel to drop its cache of these bytes; unsynced data stays."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, AttributeError):  # macOS has no such call.
             os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -172,6 +174,22 @@ class Files:
         return volume.f_bavail * volume.f_frsize, volume.f_blocks * volume.f_frsize
 
 
+def sync_data(descriptor: int) -> None:
+    """Return once the file's written data is on the disk; raise `OSError`.
+
+    macOS has no `fdatasync`, and its `fsync` may leave the data in the disk's own cache.
+    """
+    if hasattr(os, "fdatasync"):
+        return os.fdatasync(descriptor)
+    if (full := getattr(fcntl, "F_FULLFSYNC", None)) is not None:
+        try:
+            fcntl.fcntl(descriptor, full)
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:  # The volume has no such operation.
+                raise
+    os.fsync(descriptor)
+
+
 def sync_folder(folder: Path) -> None:
     """Return once the folder's names are on the disk; raise `OSError`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -191,6 +209,6 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_data(file.fileno())
     draft.replace(path)
     sync_folder(path.parent)

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed, NeedsOperator
+from penstock.log.files import sync_data
 from pumpclient.mysql.events.frame import (
     CRC_OF_WHOLE,
     FILE_MAGIC,
@@ -260,4 +261,4 @@ def _take(type_: int, event: bytes, tracker: TransactionTracker) -> str:
 
 def _sync(path: Path) -> None:
     with path.open("rb+") as file:
-        os.fsync(file.fileno())
+        sync_data(file.fileno())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import Corrupt, Malformed
-from penstock.log.files import sync_folder
+from penstock.log.files import sync_data, sync_folder
 from pumpclient.mysql.events.frame import (
     CHECKSUM_SIZE,
     FILE_MAGIC,
@@ -185,7 +185,7 @@ class RelayWriter:
         if self.is_open:
             self.flush()
             if self.unsynced_bytes:
-                os.fdatasync(self._descriptor)
+                sync_data(self._descriptor)
                 self.unsynced_bytes = 0
 
     def close(self) -> None:
