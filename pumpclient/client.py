@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self
 
@@ -158,7 +159,16 @@ class PumpClient:
         work later, `OutcomeUnknown` if the outcome could not be determined.
         """
         self._check_open()
-        return self._ddl.execute(sql, schema, origin, context)
+        return self._ddl.execute([(sql, origin)], schema, context)
+
+    def execute_ddls(self, statements: Sequence[tuple[str, Origin | None]]) -> list[int]:
+        """Execute statements with their origins as `execute_ddl` does, but under one fence.
+
+        If any of them cannot be done, none is started. Other writers wait until all are done, so
+        pass at most `DDLS_MAX`.
+        """
+        self._check_open()
+        return self._ddl.execute(statements)
 
     def last_ddl_origin(self, source: str) -> Origin | None:
         """Return the origin of the last DDL passed on by `source`, or None before the first."""

@@ -25,6 +25,11 @@ Pump records in etcd first. When the answer to 6 is lost, this client asks until
 known; until then it sends neither a Rollback nor a Commit. If etcd does not answer within
 `ASK_S_MAX`, it raises `OutcomeUnknown`; the resolver and all writers read the outcome later.
 
+Several statements may share one lock and one fence. Steps 4 to 7 then take several
+jobs at a time: all are prewritten, all get their commit_ts in the order of the statements, and 6 is
+one transaction, so that all of them are done or none. Between two such runs the above holds again:
+what is recorded is done, and the rest did not happen.
+
 A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
 Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the duplicate.
 """
@@ -34,15 +39,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import pairwise
 from textwrap import shorten
 from typing import Final
 
+from penstock import failpoints
 from penstock.cluster.fence import DdlFence
-from penstock.cluster.history import Guard, History, has_drawn
+from penstock.cluster.history import Guard, History, has_drawn, together
 from penstock.codes import Code
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
@@ -61,7 +70,11 @@ DECISION_S_MAX: Final = 120.0
 # etcd elects in seconds; after this long our lease, and with it the lock and the fence, is gone.
 ASK_S_MAX: Final = 30.0
 _ASK_AGAIN_S: Final = 0.5
+DDLS_MAX: Final = 100
+"""At most so many statements share a fence: other writers wait for it, and give up after 30 s."""
 
+_after_prewrites = failpoints.point("ddl.after_prewrites")
+_before_commits = failpoints.point("ddl.before_commits")
 
 _QUERY_MAX = 200
 
@@ -166,40 +179,27 @@ class DdlExecutor:
 
     def execute(
         self,
-        sql: str,
-        schema: str | None,
-        origin: Origin | None = None,
+        statements: Sequence[tuple[str, Origin | None]],
+        schema: str | None = None,
         context: DdlContext | None = None,
     ) -> list[int]:
-        """Execute one statement and return the `finished_ts` of its jobs, none for a no-op.
+        """Execute statements under one fence; return the `finished_ts` of their jobs.
 
-        Raises `NeedsOperator` if the DDL cannot be planned, `Retryable` if it surely did not
-        happen, `OutcomeUnknown` if the outcome could not be determined. When a statement has
-        several jobs (CREATE OR REPLACE TABLE), a failure may leave the first job done. With an
-        `origin` the call is a no-op if the history has a DDL of that or a later place: a job and
-        its origin are recorded together, and the lock excludes every other DDL between them.
+        Raises `NeedsOperator` if one cannot be planned, `Retryable` if they surely did not happen,
+        `OutcomeUnknown` if the outcome could not be determined. When they have more jobs than one
+        transaction of etcd takes, a failure may leave the first of them done. A statement with an
+        origin is a no-op if the history has a DDL of that or a later place: a job and its origin
+        are recorded together, and the lock excludes every other DDL between them.
         """
         with self._one_at_a_time, self._history.lock(self._holder):
             self._lost.refuse()
-            if origin is not None and self._is_done(origin):
-                log.info("%s of %s is in the history: %s", origin.place, origin.source, sql)
-                return []
-            catalog = self._session.schemas.catalog()
-            jobs = plan_ddl(sql, schema, catalog, self._next_id, context)
+            jobs = self._planned(statements, schema, context)
             if not jobs:
                 return []
-            if origin is not None:
-                if len(jobs) > 1:
-                    raise NeedsOperator(
-                        f"a statement with an origin comes to {len(jobs)} jobs: {sql}",
-                        "pass its parts on one by one, each with an origin of its own",
-                        Code.COMMAND_INVALID,
-                    )
-                jobs = [replace(jobs[0], origin=origin)]
             # A job below a recorded one counts as overtaken: see `History.is_overtaken`.
             assert all(one.id < two.id for one, two in pairwise(jobs)), jobs
             with self._fence.raised(jobs[-1].schema_version) as guard:
-                finished = [self._run(job, guard) for job in jobs]
+                finished = [ts for run in together(jobs) for ts in self._run(run, guard)]
         try:
             # The caller that asked for the DDL probably uses its result next.
             self._session.schemas.catch_up()
@@ -211,57 +211,89 @@ class DdlExecutor:
         """Return the origin of a source's last DDL, None before the first; raises `Retryable`."""
         return self._history.last_origin(source)
 
-    def _next_id(self) -> int:
-        return self._history.next_ids(1, physical_ms(self._session.oracle.get_ts()))
+    def _planned(
+        self,
+        statements: Sequence[tuple[str, Origin | None]],
+        schema: str | None,
+        context: DdlContext | None,
+    ) -> list[DdlJob]:
+        catalog = self._session.schemas.catalog().copy()
+        next_id = partial(next, self._ids(2 * len(statements)))
+        last_origin = cache(self._history.last_origin)
+        jobs: list[DdlJob] = []
+        for sql, origin in statements:
+            if origin is not None:
+                last = last_origin(origin.source)
+                if last is not None and origin.place <= last.place:
+                    log.info("%s of %s is in the history: %s", origin.place, origin.source, sql)
+                    continue
+            found = plan_ddl(sql, schema, catalog, next_id, context)
+            if origin is not None and len(found) > 1:
+                raise NeedsOperator(
+                    f"a statement with an origin comes to {len(found)} jobs: {sql}",
+                    "pass its parts on one by one, each with an origin of its own",
+                    Code.COMMAND_INVALID,
+                )
+            for job in found:
+                catalog.apply(job)
+                jobs.append(replace(job, origin=origin))
+        return jobs
 
-    def _is_done(self, origin: Origin) -> bool:
-        last = self._history.last_origin(origin.source)
-        return last is not None and origin.place <= last.place
+    def _ids(self, count: int) -> Iterator[int]:
+        """Yield new ids, drawn `count` at a time."""
+        while True:
+            now_ms = physical_ms(self._session.oracle.get_ts())
+            first = self._history.next_ids(count, now_ms)
+            yield from range(first, first + count)
 
-    def _run(self, job: DdlJob, guard: Guard) -> int:
+    def _run(self, jobs: Sequence[DdlJob], guard: Guard) -> list[int]:
         session = self._session
         start_s = time.monotonic()
-        start_ts = session.oracle.get_ts()
-        prewrite = Binlog(
-            tp=BinlogType.PREWRITE,
-            start_ts=start_ts,
-            ddl_query=job.query.encode(),
-            ddl_job_id=job.id,
-            ddl_schema_state=PUBLIC,
-            origin=job.origin,
-        )
-        with session.prewritten(Payload(prewrite)) as home:
-            commit_ts = session.oracle.get_ts()
+        starts = session.oracle.get_many(len(jobs))
+        named = f"DDL {jobs[0].id}" + f" and {len(jobs) - 1} more" * (len(jobs) > 1)
+        with ExitStack() as opened:
+            prewrites = map(session.prewritten, map(_prewrite, jobs, starts))
+            with ThreadPoolExecutor(len(jobs)) as pool:  # A Pump syncs them together.
+                homes = list(pool.map(opened.enter_context, prewrites))
+            _after_prewrites()
+            commits = session.oracle.get_many(len(jobs))
             if time.monotonic() - start_s > DECISION_S_MAX:
                 raise Retryable(
-                    f"DDL {job.id} took too long and was rolled back: {job.query}",
+                    f"{named} took too long and was rolled back: {jobs[0].query}",
                     Code.DDL_ROLLED_BACK,
                 )
-            job = replace(job, start_ts=start_ts, finished_ts=commit_ts)
-            is_decided = self._decide(job, guard)
+            timed = zip(jobs, starts, commits, strict=True)
+            jobs = [replace(job, start_ts=start, finished_ts=ts) for job, start, ts in timed]
+            is_decided = self._decide(jobs, guard)
         if not is_decided:
             raise OutcomeUnknown(
-                f"etcd does not say whether DDL {job.id} is done: {job.query}",
-                start_ts=start_ts,
-                commit_ts=commit_ts,
-                wait=lambda timeout_s: self._wait_for(job, timeout_s),
+                f"etcd does not say whether {named} is done: {jobs[0].query}",
+                start_ts=starts[0],
+                commit_ts=commits[0],
+                wait=lambda timeout_s: self._wait_for(jobs[0], timeout_s),
             )
-        # The Commit carries the job id as well: merged with its Prewrite, the last value counts.
-        commit = Binlog(
-            tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=job.id
-        )
-        # The DDL is done; the Commit only lets the stream continue sooner than the resolver would.
-        session.commit(home, commit, start_s=start_s, wait=False)
-        log.info("DDL %d is done at %d: %s", job.id, commit_ts, job.query)
-        return commit_ts
+        _before_commits()
+        for home, job in zip(homes, jobs, strict=True):
+            # The Commit carries the job id as well: merged with its Prewrite, the last value
+            # counts. The DDL is done; the Commit only lets the stream continue sooner than the
+            # resolver would.
+            commit = Binlog(
+                tp=BinlogType.COMMIT,
+                start_ts=job.start_ts,
+                commit_ts=job.finished_ts,
+                ddl_job_id=job.id,
+            )
+            session.commit(home, commit, start_s=start_s, wait=False)
+            log.info("DDL %d is done at %d: %s", job.id, job.finished_ts, job.query)
+        return [*commits]
 
-    def _decide(self, job: DdlJob, guard: Guard) -> bool:
-        """Append the job; raise if it is surely absent, return False if etcd does not answer."""
+    def _decide(self, jobs: Sequence[DdlJob], guard: Guard) -> bool:
+        """Append jobs; raise if they are surely absent, return False if etcd does not answer."""
         deadline_s = time.monotonic() + ASK_S_MAX
         while True:
             try:
-                # Appending the same job twice has no effect, so this call both asks and writes.
-                self._history.append(job, guards=[guard])
+                # Appending the same jobs twice has no effect, so this call both asks and writes.
+                self._history.append(*jobs, guards=[guard])
                 return True
             except Retryable as error:
                 # An error without a cause is etcd's own, final verdict, lock lost or overtaken: the
@@ -269,7 +301,7 @@ class DdlExecutor:
                 # duplicate.
                 if error.__cause__ is None:
                     raise
-                log.warning("asking again whether DDL %d was recorded: %s", job.id, error)
+                log.warning("asking again whether DDL %d was recorded: %s", jobs[0].id, error)
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_ASK_AGAIN_S)
@@ -284,3 +316,16 @@ class DdlExecutor:
                 log.info("still asking for DDL %d: %s", job.id, error)
             time.sleep(_ASK_AGAIN_S)
         return False
+
+
+def _prewrite(job: DdlJob, start_ts: int) -> Payload:
+    return Payload(
+        Binlog(
+            tp=BinlogType.PREWRITE,
+            start_ts=start_ts,
+            ddl_query=job.query.encode(),
+            ddl_job_id=job.id,
+            ddl_schema_state=PUBLIC,
+            origin=job.origin,
+        )
+    )

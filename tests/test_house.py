@@ -191,9 +191,10 @@ SIZES_MAX = {
     # jobs; patience with slow writers; watermarks that all copies confirm; decided
     # transactions that a Pump stores in one call; starts after a purge of all binlogs; histories of
     # a source that a Drainer tells apart; topics' ends before they are reported; tables of many
-    # columns in little memory; batches of a few rows in a third of the time.
-    "lines": 109_332,
-    "lines of code": 78_747,
+    # columns in little memory; batches of a few rows in a third of the time; DDL of many tables
+    # under one fence.
+    "lines": 109_506,
+    "lines of code": 78_873,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.cluster.etcd import EtcdClient
-from penstock.cluster.history import FIRST_ID, LOCK_KEY, Guard, History
+from penstock.cluster.history import FIRST_ID, LOCK_KEY, Guard, History, together
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.schema.model import DdlJob, DdlType, TableInfo
@@ -102,6 +102,35 @@ def test_a_job_is_recorded_or_rolled_back_and_never_both(etcd: EtcdClient) -> No
     assert (history.is_rolled_back(103), history.is_rolled_back(104)) == (False, True)
     history.append(job(103, 1))
     history.append(job(105, 2))
+
+
+def test_jobs_that_are_appended_together_are_recorded_all_or_none(history: History) -> None:
+    origins = [Origin(source="a", epoch=1, file=0, position=at) for at in (1, 2)]
+    first = [replace(job(103 + at, 1 + at), origin=origin) for at, origin in enumerate(origins)]
+    history.append(*first)
+    history.append(*first)
+    assert (history.jobs(), history.schema_version()) == (first, 2)
+    assert history.last_origin("a") == origins[1]
+    history.roll_back(106)
+    with pytest.raises(Retryable, match="DDL job 106 was rolled back by a Pump"):
+        history.append(job(105, 3), job(106, 4))
+    with pytest.raises(Retryable, match="the lock or the version moved on"):
+        history.append(job(107, 2), job(108, 3))
+    assert (history.jobs(), history.schema_version()) == (first, 2)
+    history.append(job(105, 3), job(107, 4))
+    assert [each.id for each in history.jobs(after_version=2)] == [105, 107]
+
+
+def test_jobs_are_divided_into_runs_that_etcd_takes_in_one_request(history: History) -> None:
+    small = [job(1000 + version, version) for version in range(1, 121)]
+    wide = [replace(job(2000 + n, 120 + n), query="x" * 200_000) for n in range(1, 6)]
+    runs = list(together([*small, *wide]))
+    assert [each for run in runs for each in run] == [*small, *wide]
+    assert [len(run) for run in runs] == [50, 50, 22, 2, 1]
+    for run in runs:
+        history.append(*run)
+    assert len(history.jobs()) == 125
+    assert list(together([])) == []
 
 
 def test_ids_are_not_below_the_least(history: History) -> None:

@@ -4,11 +4,15 @@ what does not fit is still refused."""
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from drainer.settings.targets import MysqlTarget
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.mysql import server as server_module
+from drainer.sinks.mysql.server import report_engines
+from drainer.sinks.mysql.session import many
 from drainer.sinks.mysql.sink import MysqlSink
 from drainer.sinks.opening import open_table_sink
 from drainer.sinks.protocol import RowStatement, Split, SqlSink
@@ -198,7 +202,9 @@ def test_of_rows_whose_json_is_equal_the_very_same_one_is_found(
     assert server.query("SELECT j FROM shop.j") == [("[1]",), ("true",), ('"1"',)]
 
 
-def test_tables_have_transactions_whatever_the_servers_default_is(server: SqlServer) -> None:
+def test_tables_have_transactions_whatever_the_servers_default_is(
+    server: SqlServer, caplog: pytest.LogCaptureFixture
+) -> None:
     try:
         server.run("SET GLOBAL default_storage_engine = 'MyISAM'")
         with closing(
@@ -225,6 +231,8 @@ def test_tables_have_transactions_whatever_the_servers_default_is(server: SqlSer
         assert server.query(engines) == [
             ("checkpoint", "InnoDB"), ("k", "MyISAM"), ("m", "InnoDB"), ("t", "InnoDB")
         ]  # fmt: skip
+        (warning,) = (text for text in caplog.messages if "an engine without transactions" in text)
+        assert "`s`.`k` (MyISAM)" in warning
         server.run("ALTER TABLE tidb_binlog.checkpoint ENGINE=MyISAM")
         with (
             closing(
@@ -236,3 +244,23 @@ def test_tables_have_transactions_whatever_the_servers_default_is(server: SqlSer
         assert "`tidb_binlog`.`checkpoint` ENGINE=InnoDB" in refusal.value.hint
     finally:
         server.run("SET GLOBAL default_storage_engine = 'InnoDB'")
+
+
+@pytest.mark.mariadb
+def test_after_a_ddl_the_engine_is_asked_for_without_a_scan_of_all_databases(
+    mariadb: SqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.run("CREATE DATABASE s", "CREATE TABLE s.k (a INT) ENGINE=MyISAM")
+    asked: list[str] = []
+
+    def noting(connection: Any, sql: str) -> list[Any]:
+        asked.append(sql)
+        return many(connection, sql)
+
+    monkeypatch.setattr(server_module, "many", noting)
+    known: set[tuple[str, str]] = set()
+    with closing(mariadb.connect()) as connection:
+        report_engines(connection, [("s", "k")], known)
+    assert known == {("s", "k")}
+    plans = [str(row) for row in mariadb.query(f"EXPLAIN {asked[0]}")]
+    assert any("Scanned 0 databases" in plan for plan in plans), plans

@@ -316,8 +316,7 @@ Name = tuple[str, str]
 
 def report_engines(connection: Any, names: Iterable[Name], known: set[Name]) -> None:
     """Log each of these tables whose engine has no transactions, and add it to the `known` ones."""
-    wanted = {(schema.lower(), table.lower()) for schema, table in names} - known
-    if not (found := list(_without(connection, wanted))):
+    if not (found := [each for each in _without(connection, names) if each[0] not in known]):
         return
     known |= {name for name, _ in found}
     listed = ", ".join(f"{quote_path(*name)} ({engine})" for name, engine in found[:_LISTED])
@@ -331,8 +330,7 @@ def report_engines(connection: Any, names: Iterable[Name], known: set[Name]) -> 
 
 def check_own(connection: Any, names: Iterable[Name]) -> None:
     """Raise `NeedsOperator` when one of the Drainer's own tables has no transactions."""
-    wanted = {(schema.lower(), table.lower()) for schema, table in names}
-    for name, engine in _without(connection, wanted):
+    for name, engine in _without(connection, names):
         table = quote_path(*name)
         raise NeedsOperator(
             f"table {table} of the Drainer has the engine {engine}, which has no transactions",
@@ -341,11 +339,16 @@ def check_own(connection: Any, names: Iterable[Name]) -> None:
         )
 
 
-def _without(connection: Any, wanted: set[Name]) -> Iterator[tuple[Name, str]]:
+def _without(connection: Any, names: Iterable[Name]) -> Iterator[tuple[Name, str]]:
+    names = list(names)
+    wanted = {(schema.lower(), table.lower()) for schema, table in names}
     if not wanted:
         return
     schemas = ",".join(connection.escape(schema) for schema in sorted({s for s, _ in wanted}))
     where = f" AND LOWER(t.table_schema) IN ({schemas})"
+    if len(names) == 1:  # Without the exact name, servers read the definitions of all tables.
+        schema, table = map(connection.escape, names[0])
+        where = f" AND t.table_schema = {schema} AND t.table_name = {table}"
     for schema, table, engine in many(connection, _WITHOUT_TRANSACTIONS + where):
         name = str(schema).lower(), str(table).lower()
         if name in wanted:

@@ -8,9 +8,10 @@
     /penstock/v1/ddl_lock                  who runs DDL now, on a lease
     /penstock/v1/ddl_origins/<source>      the origin of the last job that a source passed on, JSON
 
-A job and the new schema version are one transaction. It fails unless the job is new, its version
-larger than the last, and the lock, if this History holds it, still the same lock. It also fails
-once a Pump has rolled the job back, just as the rollback fails once the job is recorded.
+A job, or several, and the new schema version are one transaction. It fails unless the jobs are new,
+their versions larger than the last, and the lock, if this History holds it, still the same lock. It
+also fails once a Pump has rolled one of them back, just as the rollback fails once the job is
+recorded.
 
 A restored etcd has an older history, and issues schema versions again. It does not issue ids again:
 they are not below the time at which they are drawn, in milliseconds of the cluster's time.
@@ -20,7 +21,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,10 @@ ORIGINS = "/penstock/v1/ddl_origins/"
 FIRST_ID = 101
 """Smaller ids are left to system schemas, as TiDB does."""
 _DRAWN_MS_MAX = 3_600_000
+_TOGETHER_MAX = 50
+"""A job takes two comparisons and one write of a transaction; etcd accepts 128 of each."""
+_TOGETHER_BYTES_MAX = 512 << 10
+"""etcd accepts requests of 1.5 MiB."""
 
 
 def has_drawn(job_id: int, commit_ts: int) -> bool:
@@ -93,33 +98,33 @@ class History:
         self._etcd = etcd
         self._held: DdlLock | None = None
 
-    def append(self, job: DdlJob, *, guards: Sequence[Guard] = ()) -> None:
-        """Record a finished job, once, under the lock if this History holds it, and `guards`.
+    def append(self, *jobs: DdlJob, guards: Sequence[Guard] = ()) -> None:
+        """Record jobs that are `together`, all or none, under the lock if held, and `guards`.
 
-        Appending the same job again does nothing, so after Retryable it may be tried again, unless
-        the lock was lost or a newer job was recorded. NeedsOperator when its id is another job's.
+        Appending the same jobs again does nothing, so after Retryable it may be tried again, unless
+        the lock was lost or a newer job was recorded. NeedsOperator when an id is another job's.
         """
-        key, text = _key(job.id), json.dumps(job_to_json(job), ensure_ascii=False)
+        texts = {job.id: _text(job) for job in jobs}
         version, revision = self._read_counter(SCHEMA_VERSION_KEY)
-        if version < job.schema_version and self._record(key, text, job, revision, guards):
+        if version < jobs[0].schema_version and self._record(jobs, texts, revision, guards):
             return
-        found = read(self._etcd, key)
-        if found is None and self.is_rolled_back(job.id):
-            raise Retryable(
-                f"DDL job {job.id} was rolled back by a Pump before it was recorded",
-                Code.DDL_ROLLED_BACK,
-            )
-        if found is None:
-            raise Retryable(
-                f"DDL job {job.id} was not recorded: the lock or the version moved on",
-                Code.DDL_ROLLED_BACK,
-            )
-        if found.decode() != text:
-            raise NeedsOperator(
-                f"DDL job id {job.id} is taken",
-                f"was {NEXT_ID_KEY} in etcd put back?",
-                Code.DDL_HISTORY,
-            )
+        for job_id, text in texts.items():
+            found = read(self._etcd, _key(job_id))
+            if found is None:
+                gone = [each for each in texts if self.is_rolled_back(each)]
+                why = "the lock or the version moved on"
+                raise Retryable(
+                    f"DDL job {gone[0]} was rolled back by a Pump before it was recorded"
+                    if gone
+                    else f"DDL job {job_id} was not recorded: {why}",
+                    Code.DDL_ROLLED_BACK,
+                )
+            if found.decode() != text:
+                raise NeedsOperator(
+                    f"DDL job id {job_id} is taken",
+                    f"was {NEXT_ID_KEY} in etcd put back?",
+                    Code.DDL_HISTORY,
+                )
 
     def get(self, job_id: int) -> DdlJob | None:
         """Return a job, None if it does not exist; `Malformed` when it cannot be read."""
@@ -244,24 +249,32 @@ class History:
                 return first
 
     def _record(
-        self, key: str, text: str, job: DdlJob, revision: int, guards: Sequence[Guard]
+        self,
+        jobs: Sequence[DdlJob],
+        texts: Mapping[int, str],
+        revision: int,
+        guards: Sequence[Guard],
     ) -> bool:
         do = self._etcd.transactions
         held = self._held
         all_guards = [*guards, *([held.guard] if held else [])]
-        puts = [do.put(key, text), do.put(SCHEMA_VERSION_KEY, str(job.schema_version))]
-        if job.origin is not None:
-            origin = json.dumps(origin_to_json(job.origin), ensure_ascii=False)
-            puts.append(do.put(ORIGINS + job.origin.source, origin))
+        last = {job.origin.source: origin_to_json(job.origin) for job in jobs if job.origin}
         done, _ = transact(
             self._etcd,
             compare=[
-                do.create(key) == 0,
-                do.create(_rolled_back_key(job.id)) == 0,
+                *(do.create(_key(each)) == 0 for each in texts),
+                *(do.create(_rolled_back_key(each)) == 0 for each in texts),
                 do.mod(SCHEMA_VERSION_KEY) == revision,
                 *(do.create(g.key) == g.created_revision for g in all_guards),
             ],
-            success=puts,
+            success=[
+                *(do.put(_key(each), text) for each, text in texts.items()),
+                do.put(SCHEMA_VERSION_KEY, str(jobs[-1].schema_version)),
+                *(
+                    do.put(ORIGINS + source, json.dumps(origin, ensure_ascii=False))
+                    for source, origin in last.items()
+                ),
+            ],
         )
         return bool(done)
 
@@ -292,6 +305,24 @@ class History:
     def _read_counter(self, key: str) -> tuple[int, int]:
         value, _, revision = read_at(self._etcd, key)
         return (0, 0) if value is None else (decimal_in(key, value), revision)
+
+
+def together(jobs: Iterable[DdlJob]) -> Iterator[list[DdlJob]]:
+    """Divide jobs into runs that one transaction of etcd can record."""
+    run: list[DdlJob] = []
+    size_bytes = 0
+    for job in jobs:
+        size_bytes += len(_text(job).encode())
+        if run and (len(run) == _TOGETHER_MAX or size_bytes > _TOGETHER_BYTES_MAX):
+            yield run
+            run, size_bytes = [], len(_text(job).encode())
+        run.append(job)
+    if run:
+        yield run
+
+
+def _text(job: DdlJob) -> str:
+    return json.dumps(job_to_json(job), ensure_ascii=False)
 
 
 def _key(job_id: int) -> str:

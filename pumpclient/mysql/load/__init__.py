@@ -1,9 +1,9 @@
 """The initial load: copies the tables of one snapshot through the Pumps or into the downstream.
 
     global read lock ── every session starts its snapshot, the position is noted ── lock released
-    for each target table:   drop rows of earlier attempts ── create ── chunks ── done, durably
-                                              read in parallel ──┘ written in order, by one writer;
-                                                                   or in parallel into the sink
+    for all target tables:   drop those of earlier attempts ── create, many under one DDL fence
+    for each target table:   chunks ── done, saved once per second
+        read in parallel ──┘ written in order, by one writer; or in parallel into the sink
 
 Exactly once, whatever fails. A snapshot ends with its sessions, so an interrupted attempt cannot
 continue: the next attempt takes another snapshot, at a later position. A target that was not done
@@ -35,6 +35,6 @@ chunk:
 Applying the whole binlog from P1 to both parts, as upserts, does not help: rows would go back in
 time for a while, with their unique values, and the Drainer's batches rely on states that the
 upstream had. Instead the cost of a kill is bounded: tables are read one after the other, so only
-the table that all readers were at is lost, and sometimes the next. A lost session of the sink costs
-nothing.
+the table that all readers were at is lost, sometimes the next, and small tables of the last second.
+A lost session of the sink costs nothing.
 """

@@ -9,7 +9,7 @@ abandons them.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +21,12 @@ from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType, Origin
 from pumpclient.changes import Changes, ChangeSet
 from pumpclient.client import PumpClient
-from pumpclient.delivery.group_commit import GroupJournal, GroupWriter, PendingTransaction
+from pumpclient.delivery.group_commit import (
+    GROUP_COUNT_MAX,
+    GroupJournal,
+    GroupWriter,
+    PendingTransaction,
+)
 from pumpclient.delivery.session import Session
 from pumpclient.mysql.journal import Journal, settle
 from pumpclient.mysql.load.readers import Readers, RowGroup, SnapshotSession, TableJob, snapshot
@@ -36,6 +41,7 @@ from pumpclient.mysql.translate.statement_text import dialect_of
 from pumpclient.rows import Table
 
 Clock = Callable[[], float]
+GROUP_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -97,7 +103,10 @@ class Brake:
 
 
 class RowWriter:
-    """Writes for one attempt; raises `NeedsOperator` or, for all other failures, `Retryable`."""
+    """Writes for one attempt; raises `NeedsOperator` or, for all other failures, `Retryable`.
+
+    Small transactions are committed in groups, since each group costs several round trips.
+    """
 
     def __init__(
         self, session: Session, journal: GroupJournal, may_commit: Callable[[], bool]
@@ -105,6 +114,8 @@ class RowWriter:
         self._session = session
         # The next attempt has other rows under the same origins.
         self._writer = GroupWriter(session, journal, may_commit=may_commit, decides=False)
+        self._group: list[PendingTransaction] = []
+        self._bytes = 0
 
     def write(self, table: Table, rows: Sequence[bytes], origin: Origin) -> None:
         options = self._session.options
@@ -116,19 +127,30 @@ class RowWriter:
         changes.tables[table.info.id] = Changes(
             table, inserted=list(rows), sequence=[MutationType.INSERT] * len(rows)
         )
-        # At most the bytes of one message stay in memory; more wait in a file.
-        if sum(map(len, rows)) > options.spill_bytes // 4:
+        # At most the bytes of one message stay in memory; more wait in a file, and go alone.
+        size_bytes, in_memory_max = sum(map(len, rows)), options.spill_bytes // 4
+        is_full = self._bytes + size_bytes > min(GROUP_BYTES, in_memory_max)
+        if is_full or len(self._group) == GROUP_COUNT_MAX:
+            self._submit()
+        if size_bytes > in_memory_max:
             changes.spool_all()
-        self._tried(
-            lambda: self._writer.submit([PendingTransaction(changes, origin)], lambda: None)
-        )
+        self._group.append(PendingTransaction(changes, origin))
+        self._bytes += size_bytes
 
     def drain(self) -> None:
+        self._submit()
         self._tried(self._writer.drain)
 
     def close(self) -> None:
         """End; rows in flight are committed or rolled back."""
+        for each in self._group:
+            each.changes.close()
         self._writer.close()
+
+    def _submit(self) -> None:
+        group, self._group, self._bytes = self._group, [], 0
+        if group:
+            self._tried(lambda: self._writer.submit(group, lambda: None))
 
     def _tried(self, work: Callable[[], None]) -> None:
         try:
@@ -170,6 +192,8 @@ class LoadOptions:
     attempts_max: int = 10
     retry_s: float = 3.0
     report_s: float = 5.0
+    save_s: float = 1.0
+    """How long tables that are done may wait to be saved as done, since a save is expensive."""
 
 
 class Load:
@@ -203,8 +227,7 @@ class Load:
             raise NeedsOperator(
                 f"the load was begun by {state.source!r} in epoch {state.epoch},"
                 f" this is {source!r} in epoch {epoch}",
-                "stop the source and load again (penstock source reload --all), which drops"
-                " and"
+                "stop the source and load again (penstock source reload --all), which drops and"
                 " creates the targets",
                 Code.LOAD_NOT_CONTINUED,
             )
@@ -276,6 +299,7 @@ class _Attempt:
             self._planner.fetch,
             dialect_of(version),
             self._next_origin,
+            self._check_stopped,
         )
 
     def run(self) -> LoadState:
@@ -332,12 +356,15 @@ class _Attempt:
     def _created(self, tables: list[SourceTable]) -> list[TableJob]:
         jobs = []
         sources = Counter(map(self._targets.name, tables))
+        new = [t for t in tables if (t.schema, "") not in self._state.loaded]
+        if new:
+            self._targets.create_databases(new)
+            made = {(table.schema, ""): self._place for table in new}
+            self._save(loaded={**self._state.loaded, **made})
+        self._targets.create()
         for table in tables:
             target = self._targets.name(table)
-            if (table.schema, "") not in self._state.loaded:
-                self._targets.create_database(table.schema, target[0])
-                self._save(loaded={**self._state.loaded, (table.schema, ""): self._place})
-            compiled, policy = self._targets.created(table), None
+            compiled, policy = self._targets.compiled(table), None
             if self._options.policy is not None:
                 policy = self._options.policy(table.schema, replace(compiled.info, name=table.name))
             self._passing[table.full_name] = compiled, policy
@@ -371,6 +398,8 @@ class _Attempt:
             group_bytes=bytes_max if sink is None else sink.group_bytes(bytes_max),
         )
         writer = RowWriter(self._client.session, self._journal, self._options.may_commit)
+        unsaved: dict[Name, int] = {}
+        saved_s = time.monotonic()
         with closing(writer), readers.groups() as groups:
             for group in groups:
                 self._check_stopped()
@@ -384,15 +413,19 @@ class _Attempt:
                     group.job.rows_written += group.written_rows
                     progress.add(group.written_rows, group.written_bytes)
                 elif self._is_done(group):
-                    writer.drain()
                     progress.tables_done += 1
-                    name, rows = group.job.table.full_name, group.job.rows_written
-                    self._save(
-                        loaded={**self._state.loaded, name: self._place},
-                        rows={**self._state.rows, name: rows},
-                    )
+                    unsaved[group.job.table.full_name] = group.job.rows_written
+                if unsaved and time.monotonic() - saved_s > options.save_s:
+                    self._save_done(writer, unsaved)
+                    unsaved, saved_s = {}, time.monotonic()
+            self._save_done(writer, unsaved)
         if jobs:
             self._say(progress.line())
+
+    def _save_done(self, writer: RowWriter, rows: Mapping[Name, int]) -> None:
+        writer.drain()
+        loaded = {**self._state.loaded, **dict.fromkeys(rows, self._place)}
+        self._save(loaded=loaded, rows={**self._state.rows, **rows})
 
     def _write(self, writer: RowWriter, group: RowGroup) -> int:
         table, policy = self._passing[group.job.table.full_name]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pymysql
+from pymysql.constants import CLIENT
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -63,7 +64,7 @@ class SnapshotSession:
     def __init__(self, address: ServerAddress) -> None:
         """Connect; `begin` starts the snapshot."""
         self._address = address
-        self.connection: Connection = address.connect()
+        self.connection: Connection = address.connect(CLIENT.MULTI_STATEMENTS)
         self.is_tidb = is_tidb(self.connection)
         with server_errors(address), self.connection.cursor() as cursor:
             for statement in _SETTINGS:
@@ -86,10 +87,13 @@ class SnapshotSession:
         self.connection._force_close()  # type: ignore[attr-defined]
 
     def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return a small result; a table that has changed raises `Retryable`."""
+        """Return small results, see `Fetch`; a table that has changed raises `Retryable`."""
         with self._errors(), self.connection.cursor() as cursor:
             cursor.execute(sql, parameters or None)
-            return list(cursor.fetchall())
+            found = list(cursor.fetchall())
+            while cursor.nextset():
+                found += cursor.fetchall()
+            return found
 
     def rows(
         self, sql: str, parameters: Sequence[object], reader: TextRows

@@ -56,7 +56,7 @@ class SinkOptions:
     address: ServerAddress
     checkpoint: str = "tidb_binlog.checkpoint"
     applied_s: float = 600.0
-    """How long the Drainer may take to create the tables."""
+    """How long the Drainer, which creates the tables, may stay at one checkpoint."""
     retry_s: float = 60.0
     """How long rows are retried while the server does not accept them."""
     again_s: float = 0.2
@@ -196,10 +196,14 @@ class Sink:
 
         Raises the errors of `check_stopped`, and `NeedsOperator` when it takes too long.
         """
-        missing = set(tables)
-        deadline_s = time.monotonic() + self._options.applied_s
-        while self._checkpoint_ts() < commit_ts or (missing := set(self._absent(missing))):
+        missing, reached_ts, deadline_s = set(tables), -1, 0.0
+        while True:
+            seen_ts = min(self._checkpoint_ts(), commit_ts)
+            if seen_ts == commit_ts and not (missing := set(self._absent(missing))):
+                return
             check_stopped()
+            if seen_ts > reached_ts:
+                reached_ts, deadline_s = seen_ts, time.monotonic() + self._options.applied_s
             if time.monotonic() > deadline_s:
                 names = ", ".join(".".join(name) for name in sorted(missing)[:10])
                 raise NeedsOperator(

@@ -21,6 +21,7 @@ from penstock.errors import NeedsOperator
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import Origin
 from pumpclient.client import PumpClient
+from pumpclient.ddl import DDLS_MAX
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from pumpclient.mysql.translate.statement_text import Dialect, built_into, plain_text
@@ -111,7 +112,11 @@ _OF_SNAPSHOTS = ("InnoDB", "ROCKSDB", "TokuDB")
 
 
 Fetch = Callable[..., list[tuple[Any, ...]]]
-"""Runs a statement, with a sequence of parameters if it has any, and returns its rows."""
+"""Runs a statement, with a sequence of parameters if it has any, and returns its rows.
+
+Without parameters, several statements may be separated by `;`: the rows of all are returned.
+"""
+_SHOWN_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +144,9 @@ def parameter_safe(sql: str) -> str:
 
 
 def base_tables(fetch: Fetch) -> list[SourceTable]:
-    marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
     found = fetch(
         "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"  # noqa: S608
-        f" WHERE table_type IN (%s, %s) AND table_schema NOT IN ({marks}) ORDER BY 1, 2",
-        (*TABLE_TYPES, *SYSTEM_SCHEMAS),
+        f" WHERE table_type IN {TABLE_TYPES} AND table_schema NOT IN {SYSTEM_SCHEMAS} ORDER BY 1, 2"
     )
     keys = _keys(fetch)
     return [
@@ -153,11 +156,9 @@ def base_tables(fetch: Fetch) -> list[SourceTable]:
 
 
 def views(fetch: Fetch) -> list[Name]:
-    marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
     found = fetch(
         "SELECT table_schema, table_name FROM information_schema.tables"  # noqa: S608
-        f" WHERE table_type = 'VIEW' AND table_schema NOT IN ({marks})",
-        SYSTEM_SCHEMAS,
+        f" WHERE table_type = 'VIEW' AND table_schema NOT IN {SYSTEM_SCHEMAS}"
     )
     return [(str(schema), str(table)) for schema, table in found]
 
@@ -167,29 +168,33 @@ def _number(value: object) -> int:
 
 
 def _keys(fetch: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the primary keys of complete columns that are ordered as they compare."""
-    marks = ", ".join(["%s"] * len(SYSTEM_SCHEMAS))
-    found = fetch(
-        "SELECT s.table_schema, s.table_name, s.column_name, c.data_type, s.sub_part"  # noqa: S608
-        " FROM information_schema.statistics s JOIN information_schema.columns c"
-        " ON c.table_schema = s.table_schema AND c.table_name = s.table_name"
-        " AND c.column_name = s.column_name"
-        f" WHERE s.index_name = 'PRIMARY' AND s.table_schema NOT IN ({marks}) AND NOT {IS_BOUND}"
-        " ORDER BY s.table_schema, s.table_name, s.seq_in_index",
-        SYSTEM_SCHEMAS,
+    """Return the primary keys of complete columns that are ordered as they compare.
+
+    The two results are joined here, because a MariaDB compares each row with each.
+    """
+    of_users = f"table_schema NOT IN {SYSTEM_SCHEMAS}"
+    columns = fetch(
+        f"SELECT table_schema, table_name, column_name, data_type, {IS_BOUND}"  # noqa: S608
+        f" FROM information_schema.columns WHERE column_key = 'PRI' AND {of_users}"
     )
-    keys: dict[Name, list[tuple[str, str]]] = {}
+    types = {tuple(map(str, name)): (str(type_).lower(), end) for *name, type_, end in columns}
+    found = fetch(
+        "SELECT table_schema, table_name, column_name, sub_part"  # noqa: S608
+        f" FROM information_schema.statistics WHERE index_name = 'PRIMARY' AND {of_users}"
+        " ORDER BY table_schema, table_name, seq_in_index"
+    )
+    keys: dict[Name, dict[str, str]] = {}
     unfit: set[Name] = set()
-    for schema, table, column, type_, part in found:
-        name = str(schema), str(table)
-        keys.setdefault(name, []).append((str(column), str(type_).lower()))
-        if part is not None or str(type_).lower() not in ORDERED_TYPES:
-            unfit.add(name)
-    return {
-        name: (tuple(c for c, _ in columns), tuple(t for _, t in columns))
-        for name, columns in keys.items()
-        if name not in unfit
-    }
+    for *names, part in found:
+        schema, table, column = map(str, names)
+        type_, is_bound = types.get((schema, table, column), ("", False))
+        if is_bound:
+            continue
+        keys.setdefault((schema, table), {})[column] = type_
+        if part is not None or type_ not in ORDERED_TYPES:
+            unfit.add((schema, table))
+    fit = {name: key for name, key in keys.items() if name not in unfit}
+    return {name: (tuple(key), tuple(key.values())) for name, key in fit.items()}
 
 
 def check_engines(tables: Sequence[SourceTable]) -> None:
@@ -254,7 +259,7 @@ def select(
 class Targets:
     """The targets of one attempt; `fetch` is of a session in its snapshot.
 
-    `next_origin` numbers its DDL.
+    `next_origin` numbers its DDL, of which the errors of `check_stopped` end the rest.
     """
 
     def __init__(
@@ -264,12 +269,16 @@ class Targets:
         fetch: Fetch,
         dialect: Dialect,
         next_origin: Callable[[], Origin],
+        check_stopped: Callable[[], None],
     ) -> None:
         self._client = client
-        self._translator = translator
+        self._translator = replace(translator, online=None)
         self._fetch = fetch
         self._dialect = dialect
         self._next_origin = next_origin
+        self._check_stopped = check_stopped
+        self._definitions: dict[Name, str] = {}
+        """The CREATE TABLE of each target, once it was checked."""
         self.last_ddl_ts = 0
         """The commit_ts of the last DDL, 0 before the first."""
 
@@ -289,7 +298,7 @@ class Targets:
                     Code.LOAD_TARGET,
                 )
 
-    def check_definitions(self, tables: Iterable[SourceTable]) -> None:
+    def check_definitions(self, tables: Sequence[SourceTable]) -> None:
         """Raise `NeedsOperator` for a table that cannot be defined here, before any is dropped.
 
         The same goes for tables that are merged but have different columns, and for names that
@@ -298,15 +307,16 @@ class Targets:
         ids = itertools.count(1)
         spelled: dict[str, Name] = {}
         columns: dict[Name, tuple[SourceTable, object]] = {}
-        for table in tables:
+        for table, written in self._written(tables):
             catalog, (schema, name) = Catalog(), self.name(table)
             try:
-                for sql in (f"CREATE DATABASE {quote_name(schema)}", self._translated(table)):
+                definition = self._translated(table, written)
+                for sql in (f"CREATE DATABASE {quote_name(schema)}", definition):
                     for job in plan_ddl(sql, None, catalog, lambda: next(ids)):
                         catalog.apply(job)
                 found = catalog.table(schema, name)
                 assert found is not None, "its CREATE TABLE was planned"
-                stored_columns(found)
+                stored_columns(found)  # Refuses types that no row can hold.
                 other = spelled.setdefault(f"{schema}.{name}".lower(), (schema, name))
                 if other != (schema, name):
                     raise NeedsOperator(
@@ -322,6 +332,7 @@ class Targets:
                         "alter one of them on the server, then load again",
                         Code.ROUTE_CONFLICT,
                     )
+                self._definitions.setdefault((schema, name), definition)
             except NeedsOperator as error:
                 raise NeedsOperator(
                     f"{table.schema}.{table.name} cannot be loaded: {error.problem}",
@@ -329,44 +340,57 @@ class Targets:
                     error.code,
                 ) from error
 
-    def exists(self, target: Name, catalog: Catalog | None = None) -> bool:
-        found = (catalog or self._client.session.schemas.catalog()).table(*target)
-        return found is not None and found.kind == "TABLE"
+    def _written(self, tables: Sequence[SourceTable]) -> Iterator[tuple[SourceTable, str]]:
+        for begin in range(0, len(tables), _SHOWN_TOGETHER):
+            some = tables[begin : begin + _SHOWN_TOGETHER]
+            shows = (f"SHOW CREATE TABLE {quote_path(*table.full_name)}" for table in some)
+            for table, (_, written) in zip(some, self._fetch("; ".join(shows)), strict=True):
+                yield table, str(written)
 
-    def drop(self, stale: Iterable[Name], say: Callable[[str], None]) -> None:
-        for target in sorted({self._translator.target(*name) for name in stale}):
-            if self.exists(target):
-                say(f"{target[0]}.{target[1]} was not done: dropped, to be loaded again")
-                self._ddl(f"DROP TABLE {quote_path(*target)}")
-
-    def create_database(self, schema: str, target: str) -> None:
-        ((charset, collation),) = self._fetch(
-            "SELECT default_character_set_name, default_collation_name"
-            " FROM information_schema.schemata WHERE schema_name = %s",
-            (schema,),
-        )
-        self._ddl(
-            f"CREATE DATABASE IF NOT EXISTS {quote_name(target)}"
-            f" CHARACTER SET {charset} COLLATE {collation}"
-        )
-
-    def created(self, table: SourceTable) -> Table:
-        target = self.name(table)
-        if not self.exists(target):
-            self._ddl(self._translated(table))
-        return self._client.compiled(quote_path(*target))
-
-    def _translated(self, table: SourceTable) -> str:
-        ((_, written),) = self._fetch(f"SHOW CREATE TABLE {quote_path(*table.full_name)}")
-        text = plain_text(str(written), 0, self._dialect)
-        text = explicit(text, built_into(self._dialect))
-        made = replace(self._translator, online=None).translate(text, table.schema, {})
+    def _translated(self, table: SourceTable, written: str) -> str:
+        text = explicit(plain_text(written, 0, self._dialect), built_into(self._dialect))
+        made = self._translator.translate(text, table.schema, {})
         assert len(made.pieces) == 1, f"{table.full_name} is replicated and is one statement"
         return made.pieces[0].sql
 
-    def _ddl(self, sql: str) -> None:
-        done = self._client.execute_ddl(sql, origin=self._next_origin())
-        self.last_ddl_ts = max(self.last_ddl_ts, *done, 0)
+    def exists(self, target: Name, catalog: Catalog) -> bool:
+        found = catalog.table(*target)
+        return found is not None and found.kind == "TABLE"
+
+    def drop(self, stale: Iterable[Name], say: Callable[[str], None]) -> None:
+        catalog = self._client.session.schemas.catalog()
+        targets = sorted({self._translator.target(*name) for name in stale})
+        there = [target for target in targets if self.exists(target, catalog)]
+        for target in there:
+            say(f"{target[0]}.{target[1]} was not done: dropped, to be loaded again")
+        self._execute([f"DROP TABLE {quote_path(*target)}" for target in there])
+
+    def create_databases(self, tables: Iterable[SourceTable]) -> None:
+        """Create the databases of tables here, defined like those on the server."""
+        found = self._fetch(
+            "SELECT schema_name, default_character_set_name, default_collation_name"
+            " FROM information_schema.schemata"
+        )
+        defined = {name: f"CHARACTER SET {charset} COLLATE {end}" for name, charset, end in found}
+        wanted = dict.fromkeys((table.schema, self.name(table)[0]) for table in tables)
+        create = "CREATE DATABASE IF NOT EXISTS"
+        self._execute([f"{create} {quote_name(here)} {defined[name]}" for name, here in wanted])
+
+    def create(self) -> None:
+        """Create the targets that were checked and do not exist."""
+        catalog = self._client.session.schemas.catalog()
+        there = self._definitions.items()
+        self._execute([sql for target, sql in there if not self.exists(target, catalog)])
+
+    def compiled(self, table: SourceTable) -> Table:
+        return self._client.compiled(quote_path(*self.name(table)))
+
+    def _execute(self, statements: Sequence[str]) -> None:
+        """Execute DDL, many statements under one fence, between which other writers commit."""
+        for begin in range(0, len(statements), DDLS_MAX):
+            self._check_stopped()
+            some = [(sql, self._next_origin()) for sql in statements[begin : begin + DDLS_MAX]]
+            self.last_ddl_ts = max(self.last_ddl_ts, *self._client.execute_ddls(some), 0)
 
 
 def _essence(table: TableInfo) -> object:

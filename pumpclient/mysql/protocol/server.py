@@ -192,7 +192,7 @@ class ServerAddress:
         """Return host and port, which may be logged."""
         return f"{self.host}:{self.port}"
 
-    def connect(self) -> Connection:
+    def connect(self, client_flag: int = 0) -> Connection:
         """Open a session; raise `Retryable` or `NeedsOperator`, as `refusal` classifies errors."""
         with server_errors(self):
             return pymysql.connect(
@@ -206,6 +206,7 @@ class ServerAddress:
                 write_timeout=self.statement_timeout_s,
                 autocommit=True,
                 charset="utf8mb4",
+                client_flag=client_flag,
                 program_name="penstock source",
             )
 

@@ -33,6 +33,11 @@ class Kv(NamedTuple):
     mod_revision: int
     lease: int
 
+    @property
+    def lease_id(self) -> int:
+        """The lease, by the name that the package has for it in the answer of a `get`."""
+        return self.lease
+
 
 _ABSENT = Kv(b"", b"", 0, 0, 0)
 

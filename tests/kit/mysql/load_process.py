@@ -1,11 +1,13 @@
 """Tables of every type and kind of key, and a load as a process that can be killed."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from penstock.failpoints import VARIABLE
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.protocol.server import ServerAddress
@@ -74,11 +76,13 @@ def options(**changes: Any) -> LoadOptions:
     return LoadOptions(translator=Translator(), **{**small, "retry_s": 0.1, **changes})
 
 
-def spawn(server: AnyBinlogServer, etcd_url: str, state: Path, **changes: Any) -> Any:
+def spawn(
+    server: AnyBinlogServer, etcd_url: str, state: Path, failpoints: str = "", **changes: Any
+) -> Any:
     address = {"host": server.host, "port": server.port, "user": server.user}
     address |= {"password": server.password}
     command = [sys.executable, "-m", __name__, json.dumps([address, etcd_url, str(state), changes])]
-    return subprocess.Popen(command)
+    return subprocess.Popen(command, env={**os.environ, VARIABLE: failpoints})
 
 
 def main() -> None:

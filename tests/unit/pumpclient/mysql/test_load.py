@@ -1,5 +1,6 @@
 """What of the load needs no server: chunks, rows from text, what is kept, what is said."""
 
+import itertools
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.codes import Code
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
-from penstock.errors import Corrupt, Malformed, NeedsOperator
+from penstock.errors import Corrupt, Malformed, NeedsOperator, Retryable
 from penstock.schema.model import TableInfo
+from penstock.wire.binlog import Origin
+from pumpclient.delivery.group_commit import PendingTransaction
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load import loader
-from pumpclient.mysql.load.loader import Brake, LoadOptions, LoadProgress, _Attempt
+from pumpclient.mysql.load.loader import Brake, LoadOptions, LoadProgress, RowWriter, _Attempt
 from pumpclient.mysql.load.state import LoadState, read_state, write_state
 from pumpclient.mysql.load.tables import (
     Key,
@@ -35,6 +39,9 @@ from pumpclient.mysql.source.state.checkpoint import Checkpoint
 from pumpclient.mysql.source.sync.transactions import CatchUp
 from pumpclient.mysql.translate.ddl_pieces import Translator
 from pumpclient.mysql.translate.statement_text import Dialect
+from pumpclient.options import Options
+from pumpclient.rows import Table
+from tests.kit.wait import present
 from tests.unit.penstock.ddl_session import DdlSession
 
 small = st.integers(0, 4)
@@ -389,6 +396,7 @@ def test_a_load_reads_the_catalog_once_to_look_for_all_its_targets() -> None:
         cast("Any", None),
         Dialect(Flavor.MARIADB, 101100),
         cast("Any", None),
+        lambda: None,
     )
     others = [SourceTable("d", f"t{at}", "InnoDB", 0) for at in range(50)]
     targets.check_free([*others, SourceTable("d", "v", "InnoDB", 0)], [])
@@ -397,3 +405,78 @@ def test_a_load_reads_the_catalog_once_to_look_for_all_its_targets() -> None:
     with pytest.raises(NeedsOperator, match="is there already"):
         targets.check_free(mine, [])
     targets.check_free(mine, [("d", "T")])
+
+
+def test_many_tables_are_shown_together_and_created_many_under_one_fence() -> None:
+    shown: list[int] = []
+    done: list[list[str]] = []
+
+    def fetch(sql: str) -> list[tuple[str, str]]:
+        names = [path.rpartition("`.`")[2] for path in sql.split("; ")]
+        shown.append(len(names))
+        return [(name[:-1], f"CREATE TABLE `{name} (id INT PRIMARY KEY)") for name in names]
+
+    def execute_ddls(statements: list[tuple[str, Origin]]) -> list[int]:
+        done.append([sql for sql, _ in statements])
+        return [len(done)]
+
+    def check_stopped() -> None:
+        if len(done) == 4:
+            raise Retryable("stopped", Code.CLOSED)
+
+    numbers = itertools.count(1)
+    session = DdlSession("CREATE TABLE t7 (a INT)")
+    schemas = SimpleNamespace(catalog=lambda: session.catalog)
+    client = SimpleNamespace(session=SimpleNamespace(schemas=schemas), execute_ddls=execute_ddls)
+    targets = Targets(
+        cast("Any", client),
+        Translator(),
+        fetch,
+        Dialect(Flavor.MARIADB, 101100),
+        lambda: LoadState(source="a", epoch=1).origin(next(numbers)),
+        check_stopped,
+    )
+    targets.check_definitions([SourceTable("d", f"t{at}", "InnoDB", 0) for at in range(251)])
+    assert shown == [100, 100, 51]
+    targets.create()  # One of them is there.
+    assert [len(each) for each in done] == [100, 100, 50]
+    assert targets.last_ddl_ts == 3
+    made = [sql.partition(" (")[0] for each in done for sql in each]
+    assert made == [f"CREATE TABLE `d`.`t{at}`" for at in range(251) if at != 7]
+    targets.drop([("d", "t7"), ("d", "t8")], lambda text: None)
+    assert done[3] == ["DROP TABLE `d`.`t7`"]
+    with pytest.raises(Retryable, match="stopped"):
+        targets.drop([("d", "t7")], lambda text: None)
+
+
+def test_small_transactions_are_committed_in_groups_and_a_large_one_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups: list[list[int]] = []
+    spooled: list[int] = []
+
+    def submit(group: list[PendingTransaction], done: object) -> None:
+        places = [present(each.origin).position for each in group]
+        groups.append(places)
+        spooled.extend(places if group[0].changes.spool_file is not None else ())
+        for each in group:
+            each.changes.close()
+
+    writer = SimpleNamespace(submit=submit, drain=lambda: None, close=lambda: None)
+    monkeypatch.setattr(loader, "GroupWriter", lambda *arguments, **named: writer)
+    (found,) = DdlSession("CREATE TABLE t (id INT PRIMARY KEY, v BLOB)").catalog.tables("d")
+    table = Table(*found)
+    session = SimpleNamespace(
+        options=Options(spill_bytes=400), schemas=SimpleNamespace(table_by_id=lambda _: table)
+    )
+    made = RowWriter(cast("Any", session), cast("Any", None), lambda: True)
+    for position, size in enumerate((40, 40, 40, 150, 10, 10), 1):
+        origin = Origin(source="a", epoch=1, file=0, position=position)
+        made.write(table, [table.codec.encode_insert((1, b"x" * (size - 8)))], origin)
+    assert groups == [[1, 2], [3], [4]]
+    made.drain()
+    assert groups[3:] == [[5, 6]]
+    assert spooled == [4]
+    made.write(table, [b""], Origin(source="a", epoch=1, file=0, position=7))
+    made.close()
+    assert len(groups) == 4
