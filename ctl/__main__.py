@@ -34,6 +34,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
     "reparo": Program("drainer.reparo.__main__", "restore files up to a time", "drainer"),
     "init": Program("penstock_local.init", "write a folder of settings, units and a compose file"),
+    "completion": Program("ctl.completion", "print a script that completes all of this"),
     "demo": Program("penstock_local.demo.__main__", "show the whole of it on this machine", "demo"),
 }
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     asked = arguments[0] if arguments else ""
     if asked in {"-h", "--help"}:
-        lines = "\n".join(f"  {name:<8}  {each.purpose}" for name, each in PROGRAMS.items())
+        lines = "\n".join(f"  {name:<10}  {each.purpose}" for name, each in PROGRAMS.items())
         sys.stdout.write(f"usage: penstock PROGRAM [ARGUMENT …]\n\n{lines}\n\n")
         sys.stdout.write("`penstock PROGRAM --help`: more\n")
         return command.DONE

@@ -30,6 +30,7 @@ from mkdocs.structure.files import File, Files
 
 from ctl import __main__ as penstock
 from ctl import commands as ctl
+from ctl import completion
 from drainer import ddl_command
 from drainer.settings.targets import (
     FilesTarget,
@@ -203,6 +204,7 @@ def helps() -> Iterator[tuple[str, str]]:
         yield "penstock drainer ddl", ddl_command.USAGE
         yield "penstock verify", verify.command_parser().format_help()
         yield "penstock init", _printed(init.main)
+        yield "penstock completion", _printed(completion.main)
         yield "penstock demo", _printed(demo.main)
 
 
