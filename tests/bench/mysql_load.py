@@ -5,7 +5,7 @@
 into tables that the Drainer creates. The baseline ends when the pipe does, in the
 same second server. All of it shares one machine; servers sync as they do by default.
 
-On a machine that others use, the pipe takes 4 to 13 s. So each way runs several times, in turn with
+On a machine that others use, the pipe takes 4 to 30 s. So each way runs several times, in turn with
 the others, and its fastest run counts. `detail` has the seconds of all runs, the CPU microseconds
 per row of each process in the fastest run, and how many times the pipe's all of them are.
 """

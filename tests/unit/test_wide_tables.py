@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from penstock.datum.rows.row_codec import RowCodec
+from penstock.errors import Malformed
 from pumpclient.mysql.events.frame import EventType
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.rows.rows_decoder import Decoder
-from pumpclient.mysql.rows.rows_event import UNROLLED_MAX, RowsEvent
+from pumpclient.mysql.rows.rows_event import UNROLLED_MAX, Reading, ReadRows, RowsEvent, read_rows
 from pumpclient.mysql.translate.transcode import Transcoder
 from tests.kit.mysql.row_encoding import encode_rows, make_image
 from tests.unit.wide_table import STEPS, Row, packet, wide_map, wide_row, wide_table
@@ -76,3 +79,36 @@ def test_all_columns_of_a_rows_event_are_read_whatever_is_null(key: str) -> None
     assert found == [codec.encode_delete(row) for row in _rows()]
     decoded = Decoder(table_map).changes(EventType.WRITE_ROWS_V1, inserted)
     assert decoded == [(None, tuple(row)) for row in _rows()]
+
+
+def test_an_unreadable_value_of_many_columns_is_named_with_few_functions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def counted(readings: Sequence[Reading], wanted: Sequence[int], name: str) -> ReadRows:
+        made.append(len(wanted))
+        return read_rows(readings, wanted, name)
+
+    table_map, full = wide_map(COLUMNS), (1 << COLUMNS) - 1
+    image = make_image(table_map.columns, wide_row(COLUMNS, 7))
+    decoder = Decoder(table_map)
+    monkeypatch.setattr("pumpclient.mysql.rows.rows_decoder.read_rows", counted)
+    for number in (1, 65, COLUMNS - 2):
+        text = str(wide_row(COLUMNS, 7)[number]).encode()
+        broken = image.replace(bytes([len(text)]) + text, bytes([len(text)]) + b"\xff" * len(text))
+        event = RowsEvent(EventType.WRITE_ROWS_V1, COLUMNS, None, full, broken)
+        made.clear()
+        with pytest.raises(Malformed, match=f"column number {number + 1} "):
+            decoder.changes(EventType.WRITE_ROWS_V1, encode_rows(event))
+        assert len(made) <= 2 + COLUMNS.bit_length()
+
+
+@pytest.mark.parametrize("first", [100, 7_872, 8_000, 1 << 20])
+def test_a_rows_event_is_read_whatever_the_ids_of_its_columns_are(first: int) -> None:
+    table = wide_table(4)
+    columns = tuple(replace(each, id=first + n) for n, each in enumerate(table.columns))
+    table, table_map, row = replace(table, columns=columns), wide_map(4), wide_row(4, 7)
+    event = RowsEvent(EventType.WRITE_ROWS_V1, 4, None, 0b1111, make_image(table_map.columns, row))
+    found = Transcoder(table_map, table).changes(EventType.WRITE_ROWS_V1, encode_rows(event))[1]
+    assert found == [RowCodec(table).encode_insert(row)]

@@ -125,13 +125,11 @@ def compiled(
     None for NULL.
     """
     names = {"long": _long, "size": _SIZE, **names}
-    columns = range(known + len(pieces))
-    first, *others = blocks(columns)
-    made = _listed(pieces[: len(first) - known])
-    lines = _lines(first)
+    first, *others = blocks(range(known + len(pieces)))
+    lines, made = _lines(first), "".join(f"{each}, " for each in pieces[: len(first) - known])
     for block in others:
         part = f"part{block.start}"
-        some = _listed(pieces[block.start - known : block.stop - known])
+        some = "".join(f"{each}, " for each in pieces[block.start - known : block.stop - known])
         text = [f"def {part}(d, c):", *_lines(block), f"return c, ({some})"]
         exec(compile("\n    ".join(text), f"<text rows of {name}>", "exec"), names)
         lines.append(f"c, x{block.start} = {part}(d, c)")
@@ -157,10 +155,6 @@ def compiled(
     ]
     exec(compile("\n".join(lines), f"<text rows of {name}>", "exec"), names)
     return names["read"], names["row"]  # type: ignore[return-value]
-
-
-def _listed(pieces: Sequence[str]) -> str:
-    return "".join(f"{piece}, " for piece in pieces)
 
 
 def _lines(columns: range) -> list[str]:

@@ -15,7 +15,9 @@ read.
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -91,19 +93,21 @@ def _undecodable(column: Column, error: UnicodeDecodeError) -> str:
 
 def _first(
     table_map: TableMap, readings: Sequence[Reading], type_: int, body: bytes
-) -> tuple[int, Exception] | None:
-    try:
-        event = RowsEvent.decode(EventType(type_), body)
-        if event.width != len(readings) or not event.is_whole:
-            return None
-        read_rows(readings, (), table_map.name)(event.images, 0)
-    except (*UNREADABLE, Malformed):
-        return None
-    for index in range(len(readings)):
+) -> tuple[int, Exception | None] | None:
+    def error_of(columns: Sequence[int]) -> Exception | None:
         try:
-            read_rows(readings, (index,), table_map.name)(event.images, 0)
+            read_rows(readings, columns, table_map.name)(event.images, 0)
         except (*UNREADABLE, Malformed) as error:
-            return index, error
+            return error
+        return None
+
+    width = len(readings)
+    with suppress(*UNREADABLE, Malformed):
+        event = RowsEvent.decode(EventType(type_), body)
+        if event.width == width and event.is_whole and error_of(()) is None:
+            # Trying one column after the other takes minutes for a thousand.
+            index = bisect_left(range(width), 1, key=lambda n: bool(error_of(range(n + 1))))
+            return (index, error_of((index,))) if index < width else None
     return None
 
 

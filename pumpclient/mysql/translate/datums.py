@@ -103,9 +103,10 @@ def number_expression(
     `shift` is 1 for a zig-zag varint. `below` is at most `_QUICK`.
     """
     short, low = len(protowire.LAST_BYTES) >> shift, len(protowire.LAST_BYTES) - 1
+    head = "b'" + "".join(map("\\x{:02x}".format, begin)) + "'"  # Without a brace, for `Reading`.
     return (
-        f"(({begin!r} + last[x << {shift}] if x < {short} else"
-        f" {begin!r} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
+        f"(({head} + last[x << {shift}] if x < {short} else"
+        f" {head} + more[x << {shift} & {low}] + last[x >> {14 - shift}])"
         f" if 0 <= (x := {number}) < {min(below, _QUICK)} else {otherwise})"
     )
 
