@@ -26,6 +26,7 @@ class Program(NamedTuple):
 
 
 PROGRAMS: Final[Mapping[str, Program]] = {
+    "run": Program("penstock_local.run.__main__", "run a whole pipeline on this machine", "run"),
     "pump": Program("pump.__main__", "run a Pump, which keeps binlogs"),
     "drainer": Program("drainer.__main__", "run a Drainer, or answer the DDL it stopped at"),
     "source": Program("pumpclient.mysql.source.__main__", "run a MySQL or MariaDB as a writer"),

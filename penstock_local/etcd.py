@@ -46,12 +46,14 @@ class EtcdServer(ServerProcess):
         name: str = "default",
         peer_url: str = "",
         members: str = "",
+        port: int = 0,
     ) -> None:
         """With `tls`, its CA, certificate and key, it accepts only clients with a certificate.
 
-        `members` is `name=peer_url` of every member, comma-separated.
+        Without a `port` it has a free one. `members` is `name=peer_url` of each, comma-separated.
         """
-        client, self._health_url = free_port(), f"http://127.0.0.1:{free_port()}"
+        client, self._at = port or free_port(), f"http://127.0.0.1:{free_port()}"
+        self.health_url = f"{self._at}/health"
         self.url = f"https://127.0.0.1:{client}" if tls else f"127.0.0.1:{client}"
         client_url = self.url if tls else f"http://{self.url}"
         peer_url = peer_url or f"http://127.0.0.1:{free_port()}"
@@ -67,7 +69,7 @@ class EtcdServer(ServerProcess):
                 f"--initial-advertise-peer-urls={peer_url}",
                 f"--initial-cluster={members or f'{name}={peer_url}'}",
                 # Health and metrics without TLS.
-                f"--listen-metrics-urls={self._health_url}",
+                f"--listen-metrics-urls={self._at}",
                 "--logger=zap",
                 "--log-level=warn",
                 *([] if durable else ["--unsafe-no-fsync"]),
@@ -87,12 +89,12 @@ class EtcdServer(ServerProcess):
         return self
 
     def until_healthy(self) -> Self:
-        return self.until_answers(f"{self._health_url}/health", START_S_MAX)
+        return self.until_answers(self.health_url, START_S_MAX)
 
     def leads(self) -> bool:
         """Return whether it considers itself the leader; False without an answer."""
         try:
-            with open_local(f"{self._health_url}/metrics", timeout_s=1) as answer:
+            with open_local(f"{self._at}/metrics", timeout_s=1) as answer:
                 return b"\netcd_server_is_leader 1\n" in answer.read()
         except OSError:
             return False

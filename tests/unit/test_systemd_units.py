@@ -46,5 +46,6 @@ def test_every_node_has_a_unit() -> None:
         "penstock-console.service",
         "penstock-drainer.service",
         "penstock-pump.service",
+        "penstock-run.service",
         "penstock-source@.service",
     ]

@@ -53,7 +53,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "aiohttp": ("console",),
     "jinja2": ("console",),
     "markupsafe": ("console",),
-    "psutil": ("demo",),
+    "psutil": ("demo", "run"),
     "rich": ("demo",),
 }
 """The extras of the distribution that contain a package; none for the distribution's own."""

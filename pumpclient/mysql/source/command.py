@@ -39,7 +39,7 @@ from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
 from penstock.settings.load import read_settings
 from penstock.settings.setting import check_address
-from pumpclient.mysql.protocol.server import check_server
+from pumpclient.mysql.protocol.server import Check, check_server
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages
@@ -181,13 +181,18 @@ def reached_at(pages_url: str) -> str:
     return pages_url
 
 
-def check(settings: SourceConfig, form: str = TEXT) -> int:
-    """Print the checks of the server; return 2 if it cannot be replicated from."""
+def checks_of(settings: SourceConfig) -> list[Check]:
     address = settings.source.address()
     with address.session() as connection:
         checks = check_server(connection)
     if settings.mode != "full":
         checks += Cascades.of(settings).checks(address)
+    return checks
+
+
+def check(settings: SourceConfig, form: str = TEXT) -> int:
+    """Print the checks of the server; return 2 if it cannot be replicated from."""
+    checks = checks_of(settings)
     facts, lines = [], []
     for each in checks:
         verdict = "ok" if each.passed else "FAILED" if each.required else "warning"

@@ -1,0 +1,1 @@
+"""`penstock run`: a whole pipeline on this machine under one supervisor."""

@@ -1,0 +1,149 @@
+"""`penstock run` with real servers: everything in one command, and the same command continues."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import pytest
+
+from penstock_local.sql_server import SqlServer
+from pumpclient import PumpClient
+from tests.kit.servers.fix_mariadb import MariadbServer
+from tests.kit.wait import eventually
+
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.etcd]
+
+# The usual ports may belong to somebody else, and others' tests expect nothing there.
+PROGRAM = """
+import sys
+from penstock_local.process import free_port
+from penstock_local.run import parts
+parts._PORTS = {name: free_port() for name in parts._PORTS}
+from penstock_local.run.__main__ import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+START_S = 120
+
+
+class Runs:
+    """`penstock run` in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._command = [sys.executable, "-c", PROGRAM]
+        self._running: subprocess.Popen[str] | None = None
+
+    def completed(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*self._command, *arguments, "--data-dir", str(self.folder)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    def start(self, *arguments: str) -> None:
+        with (self.folder.parent / "run.log").open("a") as log:
+            self._running = subprocess.Popen(
+                [*self._command, *arguments, "--data-dir", str(self.folder)],
+                stdout=log, stderr=log, text=True,
+            )  # fmt: skip
+
+    def parts(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.completed("status", "-o", "json").stdout)
+        except ValueError:
+            return {}
+        return dict(found["parts"]) if found["is_running"] else {}
+
+    def is_up(self) -> bool:
+        parts = self.parts()
+        return bool(parts) and all(each["state"] == "running" for each in parts.values())
+
+    def stop(self) -> int:
+        assert self._running is not None
+        self._running.send_signal(signal.SIGINT)
+        return self._running.wait(120)
+
+    def close(self) -> None:
+        if self._running is not None and self._running.poll() is None:
+            self.stop()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    made = Runs(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def url(server: SqlServer) -> str:
+    return f"mysql://{server.user}:{quote(server.password, safe='')}@127.0.0.1:{server.port}/"
+
+
+@pytest.mark.fault(
+    "the Drainer of `penstock run` is killed, and `penstock run` is stopped and started again",
+    "the Drainer is started again; both sides become equal",
+    cases="2",
+)
+def test_one_command_loads_a_server_into_another_and_continues_after_a_kill_and_a_restart(
+    runs: Runs, mariadb_binlog: MariadbServer, mariadb: MariadbServer
+) -> None:
+    mariadb_binlog.drop_user_databases()
+    mariadb_binlog.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, v VARCHAR(20))",
+        "INSERT INTO shop.t VALUES (1, 'a'), (2, 'b')",
+    )
+    asked = ("--from", url(mariadb_binlog), "--to", url(mariadb))
+    once = runs.completed(*asked, "--once")
+    assert once.returncode == 0, f"{once.stdout}\n{once.stderr}"
+    assert "equal" in once.stdout
+    assert mariadb.query("SELECT * FROM shop.t ORDER BY id") == [(1, "a"), (2, "b")]
+    runs.start(*asked)
+    eventually(runs.is_up, START_S)
+    first = runs.parts()["drainer"]["pid"]
+    os.kill(first, signal.SIGKILL)
+    mariadb_binlog.run("UPDATE shop.t SET v = 'c' WHERE id = 2", "DELETE FROM shop.t WHERE id = 1")
+    eventually(lambda: mariadb.query("SELECT * FROM shop.t") == [(2, "c")], START_S)
+    parts = runs.parts()
+    assert (parts["drainer"]["starts"], parts["pump"]["starts"]) == (2, 1)
+    second = runs.completed(*asked)
+    assert second.returncode == 2
+    assert "another penstock run uses" in second.stderr
+    assert runs.stop() == 0
+    assert not any(psutil.pid_exists(part["pid"]) for part in parts.values())
+    assert runs.completed("status").returncode == 1
+
+
+def test_programs_write_through_one_command(runs: Runs, tmp_path: Path) -> None:
+    database = tmp_path / "down.db"
+    runs.start("--from", "app", "--to", f"sqlite:///{database}", "--no-console")
+    eventually(runs.is_up, START_S)
+    with closing(PumpClient.connect(runs.parts()["etcd"]["address"])) as client:
+        client.execute_ddl("CREATE DATABASE shop")
+        client.execute_ddl("CREATE TABLE shop.t (id INT PRIMARY KEY)")
+        with client.begin("shop") as transaction:
+            transaction.insert("t", {"id": 7})
+
+    def rows() -> list[tuple[int]]:
+        with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+            return connection.execute("SELECT * FROM `shop.t`").fetchall()
+        return []
+
+    eventually(lambda: rows() == [(7,)], START_S)
+    assert runs.stop() == 0
+
+
+def test_what_the_upstream_lacks_is_reported_before_anything_starts(
+    runs: Runs, mariadb: MariadbServer
+) -> None:
+    done = runs.completed("--from", url(mariadb), "--to", "sqlite:///x.db")
+    assert done.returncode == 2
+    assert "FAILED   log_bin: OFF (start the server with log_bin)" in done.stdout
+    assert "cannot be replicated from" in done.stderr
+    assert not (runs.folder / "run.json").exists()
