@@ -19,7 +19,8 @@ Two phases are left for large transactions, which go in chunks, and for Pumps wi
     finisher  all acknowledged ── commit_ts for all in one call, in order ── unpin
               journal: these commit_ts ── Commits to the same Pump ── all acknowledged: `done`
 
-The caller prepares the next group while the finisher works. The Commits of a group are sent only
+The caller prepares the next group while the finisher works, or is the finisher itself when it has
+nothing else to do. The Commits of a group are sent only
 after those of the previous group were acknowledged. Once the journal has the commit_ts of a group,
 all of its transactions or none are committed: after a kill the Commits are sent again. Therefore
 the committed transactions of a source are always a prefix of its log. A source that restarts from
@@ -147,11 +148,19 @@ class GroupWriter:
         self._thread = threading.Thread(target=self._run, name="group commits", daemon=True)
         self._thread.start()
 
-    def submit(self, group: Sequence[PendingTransaction], done: Callable[[], None]) -> None:
+    def submit(
+        self,
+        group: Sequence[PendingTransaction],
+        done: Callable[[], None],
+        *,
+        is_idle: bool = False,
+    ) -> None:
         """Send a group; `done` is called once all of its transactions are committed.
 
-        Raises `Retryable`, `NeedsOperator` or `Malformed` when this or an earlier group failed:
-        nothing after that group was or will be committed; restart with a new writer.
+        If the caller `is_idle` and nothing is in flight, it is committed here: to wake the finisher
+        costs more than a small group. Raises `Retryable`, `NeedsOperator` or `Malformed` when this
+        or an earlier group failed: nothing after that group was or will be committed; restart with
+        a new writer.
         """
         assert 0 < len(group) <= GROUP_COUNT_MAX
         self._check()
@@ -161,7 +170,11 @@ class GroupWriter:
             flight = self._encoded(group, done)
         else:
             flight = self._prewritten(group, done)
-        self._flights.put(flight)
+        if is_idle and not self._flights.unfinished_tasks:
+            self._end(flight)
+            self._check()
+        else:
+            self._flights.put(flight)
 
     @property
     def is_busy(self) -> bool:
@@ -254,18 +267,20 @@ class GroupWriter:
 
     def _run(self) -> None:
         while (flight := self._flights.get()) is not None:
-            try:
-                if isinstance(flight, _Decided):
-                    self._pass_on(flight)
-                elif self._failure is None:
-                    self._finish(flight)
-                else:
-                    self._abandon(flight, self._failure)
-            except Exception as error:  # The caller must learn of every error.
-                self._failure = error
-            finally:
-                self._flights.task_done()
+            self._end(flight)
+            self._flights.task_done()
         self._flights.task_done()
+
+    def _end(self, flight: _Flight | _Decided) -> None:
+        try:
+            if isinstance(flight, _Decided):
+                self._pass_on(flight)
+            elif self._failure is None:
+                self._finish(flight)
+            else:
+                self._abandon(flight, self._failure)
+        except Exception as error:  # The caller must learn of every error.
+            self._failure = error
 
     def _pass_on(self, flight: _Decided) -> None:
         try:

@@ -67,7 +67,8 @@ class TransactionTracker:
         self.inside = Inside.NONE
         self.checksum = Checksum.NONE
         self._pending: Gtid | None = None
-        self._handlers: dict[int, Callable[[int, bytes], None]] = {
+        # All types but these change nothing.
+        self.handlers: dict[int, Callable[[int, bytes], None]] = {
             EventType.MARIADB_GTID: self._mariadb_gtid,
             **dict.fromkeys(_BEGINS, self._begin),
             **dict.fromkeys(_ENDS, self._xid),
@@ -83,7 +84,7 @@ class TransactionTracker:
         self._pending = None
 
     def take(self, type_: int, event: bytes) -> None:
-        handle = self._handlers.get(type_)
+        handle = self.handlers.get(type_)
         if handle is not None:
             handle(type_, event)
 

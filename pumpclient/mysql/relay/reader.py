@@ -8,12 +8,14 @@
 A file's end may be torn where its sub-directory ends: the incomplete part was never more than half
 of a transaction, and the next server sends it again. Anywhere else it is damage.
 
-Readers in the writer's process wait on `Growth`, for the writer and not on a clock.
+Readers in the writer's process wait on `Growth`, for the writer and not on a clock, and take from
+it what was just written. The first reader that takes it has it; another reads the file.
 """
 
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +26,24 @@ from pumpclient.mysql.events.frame import FILE_MAGIC, HEADER, HEADER_SIZE
 from pumpclient.mysql.protocol.server import RELOAD_ALL
 from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, files_in, sub_dirs_of
 
+_BLOCK_BYTES = 1 << 20
+_HANDED_BYTES_MAX = 4 << 20
+
 
 class Growth:
-    """Reported by the writer, awaited by readers; reporting never blocks."""
+    """Reported by the writer, awaited by readers; reporting never blocks.
 
-    def __init__(self) -> None:
+    The writer also hands over what it has written. A reader that has come to it takes it and does
+    not read the file. Of what no reader takes, only a bounded part is kept.
+    """
+
+    def __init__(self, linger_s: float = 0.0) -> None:
+        """What is reported within `linger_s` after a reader was woken must not wake it again."""
+        self.linger_s = linger_s
         self._grown = threading.Condition()
         self._end: Location | None = None
+        self._runs: deque[tuple[Location, list[bytes], int]] = deque()
+        self._handed_bytes = 0
 
     @property
     def end(self) -> Location | None:
@@ -44,18 +57,41 @@ class Growth:
                 self._end = end
                 self._grown.notify_all()
 
+    def hand_over(self, begin: Location, events: list[bytes], size: int) -> None:
+        """Keep intact consecutive events that are in a file now, if there is room."""
+        with self._grown:
+            if self._handed_bytes + size <= _HANDED_BYTES_MAX:
+                self._runs.append((begin, events, size))
+                self._handed_bytes += size
+
+    def take(self, begin: Location) -> tuple[list[bytes], Location | None]:
+        """Return the events from `begin` on, or how far the file must be read before there are any.
+
+        Drops all before `begin`.
+        """
+        events: list[bytes] = []
+        with self._grown:
+            while self._runs and self._runs[0][0] <= begin:
+                at, run, size = self._runs.popleft()
+                self._handed_bytes -= size
+                if at == begin:
+                    events += run
+                    begin = begin.at(begin.position + size)
+            return events, self._runs[0][0] if self._runs else self._end
+
+    def forget(self) -> None:
+        """Drop what was handed over: its file is cut."""
+        with self._grown:
+            self._runs.clear()
+            self._handed_bytes = 0
+
     def wait_beyond(self, seen: Location | None, timeout_s: float) -> Location | None:
         """Return the end as soon as it differs from `seen`, or unchanged after `timeout_s`."""
         with self._grown:
             self._grown.wait_for(lambda: self._end != seen, timeout_s)
             return self._end
 
-    def is_active(self, location: Location) -> bool:
-        with self._grown:
-            return self._end is not None and self._end[:2] == location[:2]
 
-
-_BLOCK_BYTES = 1 << 20
 _SIZE_FIELD = 3
 _STANDS_POLLS_MAX = 100
 """A file that is being fetched grows at least once in this number of polls."""
@@ -73,6 +109,8 @@ class Chunk(NamedTuple):
 
     begin: Location
     events: list[bytes]
+    is_checked: bool = False
+    """Whether their checksums held when they were received, and they were not read from a file."""
 
 
 class RelayReader:
@@ -96,6 +134,7 @@ class RelayReader:
         self._is_first = start.position > FIRST_POSITION
         # The writer's report when nothing was found beyond it: only a different report ends a wait.
         self._seen: Location | None = None
+        self._woken_s = 0.0
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield events indefinitely; the event that describes their file always comes first.
@@ -141,7 +180,9 @@ class RelayReader:
                 self.location = following
                 return
             else:
-                following = self._next()
+                # A file after that of the writer does not exist, or is reported soon.
+                is_written = self._seen is not None and self._seen[:2] == self.location[:2]
+                following = None if is_written else self._next()
                 if following is None:
                     yield Chunk(self.location, [])
 
@@ -151,17 +192,21 @@ class RelayReader:
         `is_over` means that nothing is written to the file any more.
         """
         begin = self.location
-        limit = self._limit(file, is_over=is_over)
-        wanted = _BLOCK_BYTES
+        events, until = self._taken()
+        if events:
+            return Chunk(begin, events, is_checked=True), 0
         at, position = 0, begin.position
+        if until is None or until[:2] != begin[:2] or is_over:
+            limit = os.fstat(file).st_size
+        else:  # The writer reports a batch, which may end a file, when all of it is written.
+            limit = until.position
         if position >= limit:
             return None, 0
-        data = os.pread(file, min(wanted, limit - position), position)
+        data = os.pread(file, min(_BLOCK_BYTES, limit - position), position)
         if len(data) >= HEADER_SIZE:
             size = HEADER.unpack_from(data)[_SIZE_FIELD]
             if size > len(data) and size <= limit - position:
                 data = _whole(file, size, position)
-        events = []
         end = len(data)
         unpack = HEADER.unpack_from
         while end - at >= HEADER_SIZE:
@@ -178,16 +223,11 @@ class RelayReader:
             return None, end
         return Chunk(begin, events), 0
 
-    def _limit(self, file: int, *, is_over: bool) -> int:
-        """Return the offset up to which the file may be read: as reported, or all if it is over.
-
-        The writer reports once it has written a batch, which may end one file and start the next.
-        """
-        end = self._seen = self._growth.end if self._growth is not None else None
-        size = os.fstat(file).st_size
-        if not is_over and end is not None and end[:2] == self.location[:2]:
-            return min(end.position, size)
-        return size
+    def _taken(self) -> tuple[list[bytes], Location | None]:
+        if self._growth is None:
+            return [], None
+        self._seen = self._growth.end
+        return self._growth.take(self.location)
 
     def _fetched(self, path: Path, file: int) -> Iterator[Chunk]:
         """Yield chunks without events as long as the file grows and `location` is not within it.
@@ -240,6 +280,8 @@ class RelayReader:
             time.sleep(timeout_s)
         else:
             self._seen = self._growth.wait_beyond(self._seen, timeout_s)
+            time.sleep(max(0.0, self._woken_s + self._growth.linger_s - time.monotonic()))
+            self._woken_s = time.monotonic()
 
     def server(self) -> str:
         """Return the uuid of the server that the events at `location` come from."""

@@ -16,7 +16,9 @@ on the disk before relay.meta refers to it, and before the server gets an acknow
     QUERY that is a DDL, COMMIT or ROLLBACK  yes       a transaction ends: its GTID counts
     all others                               yes
 
-Each event's checksum is verified before any of this.
+Each event's checksum is verified before any of this. A reader in this process takes written events
+from memory, and verifies them no more. All that the server commits within `linger_s` is read,
+written and reported together. With semi-sync each commit waits for it, and the reader gathers.
 """
 
 import errno
@@ -45,13 +47,14 @@ from pumpclient.mysql.gtid import GtidSet
 from pumpclient.mysql.protocol.server import RELOAD_ALL, ServerAddress, ServerIdentity
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.boundaries import Recovered, TransactionTracker
-from pumpclient.mysql.relay.layout import FIRST_POSITION, Location, Meta, RelayFolder
+from pumpclient.mysql.relay.layout import FIRST_POSITION, FileName, Location, Meta, RelayFolder
 from pumpclient.mysql.relay.reader import Growth
 from pumpclient.mysql.relay.resume import ResumeFinder, Start
 from pumpclient.mysql.relay.writer import RelayWriter
 
 _HEARTBEATS = frozenset({EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
 _FRAMES = frozenset({EventType.ROTATE, EventType.FORMAT_DESCRIPTION})
+_OF_STREAM = _HEARTBEATS | _FRAMES
 _ARTIFICIAL = int(EventFlag.ARTIFICIAL)  # An IntFlag's own `&` takes a microsecond.
 
 
@@ -67,7 +70,7 @@ class Transformer:
 
     def take(self, events: Iterable[bytes]) -> None:
         """Process events as received; raise `Malformed` for an event that is not intact."""
-        unpack, put, take = HEADER.unpack_from, self.writer.put, self.tracker.take
+        unpack, put, handlers = HEADER.unpack_from, self.writer.put, self.tracker.handlers
         writer, tracker = self.writer, self.tracker
         for event in events:
             if len(event) < HEADER_SIZE:
@@ -75,18 +78,17 @@ class Transformer:
             timestamp_s, type_, _, size, end_position, flags = unpack(event)
             if size != len(event):
                 raise self._damaged(f"{len(event)} bytes long, its header says {size}")
-            if type_ in _FRAMES:
-                self._frame(event)
-                continue
-            if type_ in _HEARTBEATS:
-                self.is_idle = True
-                continue
-            if flags & _ARTIFICIAL:
+            if flags & _ARTIFICIAL or type_ in _OF_STREAM:
+                if type_ in _FRAMES:
+                    self._frame(event)
+                elif type_ in _HEARTBEATS:
+                    self.is_idle = True
                 continue
             if writer.checksum and crc32(event) != CRC_OF_WHOLE:
                 raise self._damaged("its checksum does not hold")
             put(event, end_position, size)
-            take(type_, event)
+            if type_ in handlers:
+                handlers[type_](type_, event)
             if not tracker.inside:
                 self.safe = writer.at
             self.last_event_s = timestamp_s
@@ -127,6 +129,8 @@ logger = logging.getLogger(__name__)
 
 _POSITION_END = 1 << 32
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_LIVE_BYTES_MAX = 64 << 10
+"""A larger batch at once is of the past, and more is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,8 @@ class RelayOptions:
     start: Start = field(default_factory=Start)
     sync_bytes_max: int = 64 << 20
     sync_interval_s: float = 1.0
+    linger_s: float = 0.010
+    """Transactions that the server commits within this time are read and sent as one group."""
     retry_s_min: float = 0.1
     retry_s_max: float = 30.0
 
@@ -164,14 +170,9 @@ class RelayStatus:
 class RelayReceiver:
     """One relay log. `run` until `stop`, which may come from any thread."""
 
-    def __init__(
-        self,
-        root: Path,
-        address: ServerAddress,
-        options: RelayOptions,
-        growth: Growth | None = None,
-    ) -> None:
-        self.growth = growth or Growth()
+    def __init__(self, root: Path, address: ServerAddress, options: RelayOptions) -> None:
+        # With semi-sync each commit of the server waits until it is read.
+        self.growth = Growth(options.linger_s if options.stream.semi_sync else 0.0)
         self._root = root
         self._address = address
         self._options = options
@@ -185,6 +186,7 @@ class RelayReceiver:
         self._damaged_at: tuple[str, int] | None = None
         self._status = RelayStatus()
         self._heard_s = time.monotonic()
+        self._woken_s = 0.0
 
     def status(self) -> RelayStatus:
         status = self._status
@@ -284,18 +286,31 @@ class RelayReceiver:
             transformer.is_idle = transformer.is_idle or not batch
             self._report(transformer, batch)
             self._sync_when_due(transformer, stream)
+            self._linger(batch)
+
+    def _linger(self, batch: list[bytes]) -> None:
+        options = self._options
+        if batch and not options.stream.semi_sync and sum(map(len, batch)) < _LIVE_BYTES_MAX:
+            time.sleep(max(0.0, self._woken_s + options.linger_s - time.monotonic()))
+        self._woken_s = time.monotonic()
 
     def _place(self, folder: RelayFolder, stream: BinlogStream) -> tuple[str, int]:
         """Return where the dump starts, and position the writer there."""
         known = self._complete()
+        self.growth.forget()
         origin = ResumeFinder(folder, self._address, self._options.stream)
         found = origin.find(stream.identity, self._options.start, known)
         assert folder.current is not None
         assert found.file is not None
-        writer = RelayWriter(folder.path(folder.current))
+        suffix, growth = folder.current.suffix, self.growth
+
+        def written(file: FileName, begin: int, events: list[bytes], size: int) -> None:
+            growth.hand_over(Location(suffix, file, begin), events, size)
+
+        writer = RelayWriter(folder.path(folder.current), written)
         self._transformer = Transformer(writer, TransactionTracker(found.gtids.copy()))
         self._saved = None
-        self.growth.report(Location(folder.current.suffix, found.file, found.position))
+        growth.report(Location(suffix, found.file, found.position))
         return str(found.file), found.position
 
     def _complete(self) -> Recovered | None:

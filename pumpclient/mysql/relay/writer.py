@@ -14,7 +14,7 @@ CRC-32; without it, 4 less:
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.codes import Code
@@ -45,11 +45,16 @@ _POSITION_MASK = 0xFFFF_FFFF
 _BACKWARDS = 1 << 31
 
 
+Written = Callable[[FileName, int, list[bytes], int], None]
+"""Called with events that a file has now: the file, where they begin, and their bytes."""
+
+
 class RelayWriter:
     """Writes the files of one sub-directory; one thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, written: Written = lambda *run: None) -> None:
         self._folder = folder
+        self._written = written
         self.file: FileName | None = None
         self.checksum = Checksum.NONE
         self.offset = 0  # Where the file ends once the buffer is written.
@@ -113,7 +118,7 @@ class RelayWriter:
 
     def put(self, event: bytes, end_position: int, size: int) -> None:
         """Append any other event at its position, or verify it if it is already present."""
-        if not self.is_open:
+        if self._descriptor < 0:
             raise PositionLost(
                 "an event before any FORMAT_DESCRIPTION",
                 hint="this is not a server's stream",
@@ -173,13 +178,19 @@ class RelayWriter:
         """
         if not self._buffer:
             return
-        data: bytes | memoryview = b"".join(self._buffer)
-        self._buffer.clear()
-        self.unsynced_bytes += self._buffered_bytes
-        self._buffered_bytes = 0
+        events, size = self._buffer, self._buffered_bytes
+        self._buffer, self._buffered_bytes = [], 0
+        data: bytes | memoryview = b"".join(events)
+        self.unsynced_bytes += size
         while data:
             written = os.write(self._descriptor, data)
             data = memoryview(data)[written:]
+        begin = self.offset - size
+        if not begin:
+            begin, events, size = FIRST_POSITION, events[1:], size - FIRST_POSITION
+        if events:
+            assert self.file is not None, "what is written is in a file"
+            self._written(self.file, begin, events, size)
 
     def sync(self) -> None:
         if self.is_open:

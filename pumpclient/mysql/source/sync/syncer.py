@@ -79,8 +79,6 @@ log = logging.getLogger(__name__)
 
 _TYPE_AT = 4
 _LOGGED_BYTES = 500
-_LINGER_S = 0.010
-"""Transactions that the server commits within this time are read and sent as one group."""
 _CHECKPOINT_INTERVAL_S = 1.0
 _DESCRIPTION = int(EventType.FORMAT_DESCRIPTION)
 _LISTS = (int(EventType.GTID_LIST), int(EventType.PREVIOUS_GTIDS))
@@ -111,7 +109,6 @@ class Syncer:
         self._lock = threading.Lock()
         self._saved = checkpoint
         self._saved_s = time.monotonic()
-        self._woken_s = 0.0
         self._stopped = threading.Event()
         self._gtids = parse_gtid_set(checkpoint.gtids, context.flavor)
         self._end = checkpoint.place
@@ -166,7 +163,7 @@ class Syncer:
         if begin.suffix != self._suffix:
             self._switched(begin)
         size = sum(map(len, chunk.events))
-        if self._is_plain(chunk.events) and (
+        if self._is_plain(chunk) and (
             self._until is None or begin.at(begin.position + size) < self._until
         ):
             for output in self._assembler.take_run(begin, chunk.events):
@@ -175,23 +172,25 @@ class Syncer:
             end = begin
             for event in chunk.events:
                 here, end = end, end.at(end.position + len(event))
-                self._event(here, end, event)
+                self._event(here, end, event, is_checked=chunk.is_checked)
                 if self._until is not None and self._end >= self._until:
                     self._stopped.set()
                     break
         self._context.counters.read(self._reader.location, size)
         self._save_when_due()
 
-    def _is_plain(self, events: Sequence[bytes]) -> bool:
+    def _is_plain(self, chunk: Chunk) -> bool:
         """Return whether the events are intact and only the assembler must see each of them."""
         if self._known.is_needed or self._catch_up.is_active:
             return False
-        types = bytes([event[_TYPE_AT] for event in events])
+        types = bytes([event[_TYPE_AT] for event in chunk.events])
         if any(type_ in types for type_ in _OF_FILES):
             return False
-        return not self._checksum or all(crc32(event) == CRC_OF_WHOLE for event in events)
+        if chunk.is_checked or not self._checksum:
+            return True
+        return all(crc32(event) == CRC_OF_WHOLE for event in chunk.events)
 
-    def _event(self, begin: Location, end: Location, event: bytes) -> None:
+    def _event(self, begin: Location, end: Location, event: bytes, *, is_checked: bool) -> None:
         type_ = event[_TYPE_AT]
         if type_ == _DESCRIPTION:
             self._checksum = FormatDescription.decode(event[HEADER_SIZE:]).checksum
@@ -200,7 +199,7 @@ class Syncer:
             self._describe(begin, event)
             # No transaction spans files: an open transaction was torn by a crash of the server.
             self._drop_open()
-        elif self._checksum and crc32(event) != CRC_OF_WHOLE:
+        elif self._checksum and not is_checked and crc32(event) != CRC_OF_WHOLE:
             raise self._reader.damaged(begin)
         elif type_ in _LISTS:
             # All of these were replicated or skipped.
@@ -386,19 +385,18 @@ class Syncer:
         self._end_described = self._described
 
     def _idle(self) -> None:
-        self._submit()
+        self._submit(is_idle=True)
         self._context.counters.idle = True
         self._save_when_due()
         self._reader.wait()
-        time.sleep(max(0.0, self._woken_s + _LINGER_S - time.monotonic()))
-        self._woken_s = time.monotonic()
         self._context.counters.idle = False
 
-    def _submit(self) -> None:
+    def _submit(self, *, is_idle: bool = False) -> None:
         checkpoint = self._noted()
         group = self._gatherer.take()
         if group:
-            self._writer.submit(group, partial(self._is_committed, checkpoint, len(group)))
+            done = partial(self._is_committed, checkpoint, len(group))
+            self._writer.submit(group, done, is_idle=is_idle)
         elif checkpoint is not self._committed and not self._writer.is_busy:
             self._is_committed(checkpoint, 0)
 

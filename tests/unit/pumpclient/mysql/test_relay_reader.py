@@ -3,15 +3,22 @@
 import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import Corrupt, NeedsOperator
 from pumpclient.mysql.events.frame import FILE_MAGIC, EventType, make_event
+from pumpclient.mysql.gtid import MariadbGtidSet
+from pumpclient.mysql.relay import reader as reader_module
+from pumpclient.mysql.relay.boundaries import TransactionTracker
 from pumpclient.mysql.relay.layout import INDEX_NAME, FileName, Location
 from pumpclient.mysql.relay.reader import Chunk, Growth, RelayReader
+from pumpclient.mysql.relay.receiver import Transformer
+from pumpclient.mysql.relay.writer import RelayWriter
 from pumpclient.mysql.source.relay_log import Purger
+from tests.kit.mysql.binlogs import BinlogScript
 
 DESCRIPTION = make_event(EventType.FORMAT_DESCRIPTION, b"description")
 
@@ -77,6 +84,37 @@ def first() -> Location:
     return Location(1, FileName("mysql-bin", 1), 4)
 
 
+class Handed:
+    """A receiver without its connection: it writes files, and hands over what it wrote."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._writer = RelayWriter(log.root / log.sub_dirs[-1], self._written)
+        self._transformer = Transformer(self._writer, TransactionTracker(MariadbGtidSet()))
+        self.left: list[bytes] = []
+        self.events: list[bytes] = []
+
+    def _written(self, file: FileName, begin: int, events: list[bytes], size: int) -> None:
+        self._log.growth.hand_over(Location(1, file, begin), events, size)
+
+    def file(self, number: int, sizes: list[int]) -> None:
+        """Begin a file with a transaction of each size, which `take` brings."""
+        script = BinlogScript(f"mysql-bin.{number:06d}")
+        for sequence, size in enumerate(sizes, 1):
+            script.transaction(sequence, partial(script.query, "x" * 50 * size))
+        script.rotate(f"mysql-bin.{number + 1:06d}")
+        self.left += script.stream
+        self.events += script.stream[1:]
+
+    def take(self, count: int) -> None:
+        batch, self.left = self.left[:count], self.left[count:]
+        self._transformer.take(batch)
+        self._writer.flush()
+        if self._writer.file is not None:
+            self._log.number = self._writer.file.number
+            self._log.report_end()
+
+
 class Reading:
     """A reader, and what it has given."""
 
@@ -85,10 +123,12 @@ class Reading:
         self.reader = RelayReader(log.root, start, growth, poll_s=0.001, clock=lambda: self.now_s)
         self._chunks = self.reader.chunks()
         self.events: list[bytes] = []
+        self.from_memory = 0
 
     def next(self) -> Chunk:
         chunk = next(self._chunks)
         self.events += chunk.events
+        self.from_memory += len(chunk.events) * chunk.is_checked
         return chunk
 
     def all(self) -> list[bytes]:
@@ -134,7 +174,7 @@ def test_whatever_the_writer_does_the_reader_gives_all_whole_events_once(
     assert reading.all() == log.events
 
 
-def test_a_file_is_read_to_its_end_before_the_writer_has_reported_the_next_one(log: Log) -> None:
+def test_a_file_is_read_to_its_end_when_the_writer_reports_the_next_one(log: Log) -> None:
     log.file()
     log.add()
     log.report_end()
@@ -143,7 +183,62 @@ def test_a_file_is_read_to_its_end_before_the_writer_has_reported_the_next_one(l
     log.add()
     log.file()
     log.add()
+    assert len(reading.all()) == 2
+    log.report_end()
     assert reading.all() == log.events
+
+
+@pytest.mark.fault(
+    "a relay log that is written and read by one process, which reads late, or within what is kept",
+    "all events, each once: from memory, or from the file where they did not fit",
+    cases="30 random histories",
+)
+@pytest.mark.parametrize("seed", range(30))
+def test_what_the_writer_hands_over_and_what_is_in_the_files_is_read_once(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "_HANDED_BYTES_MAX", 600)
+    monkeypatch.setattr(reader_module, "_BLOCK_BYTES", 500)
+    chance, log = random.Random(seed), Log(tmp_path)
+    log.sub_dir()
+    handed = Handed(log)
+    reading, followers = Reading(log, first(), log.growth), [Reading(log, first(), log.growth)]
+    for number in range(1, 6):
+        handed.file(number, [chance.choice((1, 2, 9)) for _ in range(chance.randrange(1, 9))])
+        while handed.left:
+            handed.take(chance.choice((1, 3, 8)))
+            for each in (reading, *followers):
+                if chance.random() < 0.4:
+                    each.all()
+    for each in (reading, *followers):
+        assert each.all() == handed.events
+    assert reading.from_memory + followers[0].from_memory > 0
+
+
+def test_a_reader_at_the_end_does_not_read_the_file(log: Log) -> None:
+    handed = Handed(log)
+    handed.file(1, [1, 1])
+    handed.take(2)
+    reading = Reading(log, first(), log.growth)
+    handed.take(2)
+    log.path.write_bytes(FILE_MAGIC)
+    assert reading.all() == handed.events[:3]
+    assert reading.from_memory == 3
+
+
+def test_what_is_handed_over_is_bounded_in_bytes_and_forgotten_when_its_file_is_cut(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader_module, "_HANDED_BYTES_MAX", 100)
+    place, growth = first(), Growth()
+    growth.hand_over(place, [bytes(80)], 80)
+    growth.hand_over(place.at(84), [bytes(21)], 21)
+    growth.hand_over(place.at(105), [bytes(20)], 20)
+    growth.report(place.at(125))
+    assert growth.take(place) == ([bytes(80)], place.at(105))
+    assert growth.take(place.at(84)) == ([], place.at(105))
+    growth.forget()
+    assert growth.take(place.at(105)) == ([], place.at(125))
 
 
 def test_an_event_larger_than_a_block_is_given_whole(log: Log) -> None:

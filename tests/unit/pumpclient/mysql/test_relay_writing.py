@@ -398,5 +398,3 @@ def test_readers_wait_for_growth_and_not_for_a_clock() -> None:
     assert growth.wait_beyond(None, 0.001) is None
     growth.report(Location(1, file, 50))
     assert growth.wait_beyond(None, 60) == Location(1, file, 50)
-    assert growth.is_active(Location(1, file, 4))
-    assert not growth.is_active(Location(2, file, 4))
