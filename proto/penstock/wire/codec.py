@@ -138,13 +138,15 @@ def decode_prewrite_value(data: bytes) -> PrewriteValue:
 
 
 def _add(message: pb.PrewriteValue, mutation: TableMutation) -> None:
-    message.mutations.add(
-        table_id=mutation.table_id,
-        inserted_rows=mutation.inserted_rows,
-        updated_rows=mutation.updated_rows,
-        deleted_rows=mutation.deleted_rows,
-        sequence=[int(kind) for kind in mutation.sequence],
-    )
+    added = message.mutations.add()
+    added.table_id = mutation.table_id
+    if mutation.inserted_rows:  # An empty list is most of them, and costs as much.
+        added.inserted_rows.extend(mutation.inserted_rows)
+    if mutation.updated_rows:
+        added.updated_rows.extend(mutation.updated_rows)
+    if mutation.deleted_rows:
+        added.deleted_rows.extend(mutation.deleted_rows)
+    added.sequence.extend(mutation.sequence)  # type: ignore[arg-type]  # Of the stub's own class.
 
 
 def _mutation(message: pb.TableMutation) -> TableMutation:
