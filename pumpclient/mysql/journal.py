@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock import failpoints
 from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable
 from penstock.log.files import sync_data, sync_folder
@@ -32,6 +33,8 @@ from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.errors import Failure, Reason
 
 _BYTES_MAX = 1 << 20
+_before_journal = failpoints.point("source.before_journal")
+_after_journal = failpoints.point("source.after_journal")
 _DISK_HINT = "look at the disk of data-dir; what the journal says stays true"
 
 
@@ -89,6 +92,7 @@ class Journal:
             os.ftruncate(self._file, 0)
             self._size = 0
         data = json.dumps(record).encode() + b"\n"
+        _before_journal()
         try:
             if os.write(self._file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -103,6 +107,7 @@ class Journal:
                 f"{self._path}: {error.strerror}", _DISK_HINT, Code.PATH_UNUSABLE
             ) from error
         self._size += len(data)
+        _after_journal()
 
 
 def _open_groups(path: Path) -> dict[int, OpenGroup]:
