@@ -59,7 +59,7 @@ def killed(source: SourceProcess, point: str) -> None:
     " transaction that goes in chunks",
     "the journal says whether it is committed or rolled back; each transaction downstream once, in"
     " the server's order",
-    cases="3 / 10",
+    cases="3 / 12",
 )
 @pytest.mark.parametrize("points", STEPS)
 def test_a_source_killed_at_every_step_of_a_large_transaction_brings_it_once(
@@ -82,7 +82,7 @@ def test_a_source_killed_at_every_step_of_a_large_transaction_brings_it_once(
     " journal of a group, on Pumps without WriteDecided",
     "the journal says whether the group is committed or rolled back; each transaction downstream"
     " once, in the server's order",
-    cases="5 / 12",
+    cases="5 / 14",
 )
 @pytest.mark.parametrize(
     "points", [(*USUAL, *WITHIN), pytest.param((*ALL, *WITHIN), marks=pytest.mark.slow)]
