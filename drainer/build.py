@@ -218,7 +218,9 @@ def build_pipeline(
         overrides=schema.overrides,
         ignored_ts=config.ignored_ts,
         route=selection.route,
-        refused=functools.partial(with_overrides, flags=config.as_flags),
+        refused=functools.partial(
+            with_overrides, flags=config.as_flags, password_hint=config.password_hint
+        ),
     )
     strategy, large = build_strategy(config, components, checkpoint)
     downstream = Downstream(

@@ -87,7 +87,8 @@ def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             Code.COMMAND_INVALID,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]
-    config, _ = load_settings(flags, prog=f"penstock drainer ddl {verb}", required=DOWNSTREAM_KEYS)
+    needed = (DOWNSTREAM_KEYS, ("etcd-urls",))
+    config, _ = load_settings(flags, prog=f"penstock drainer ddl {verb}", required=needed)
     if given and not given[0].isdecimal():
         raise NeedsOperator(
             f"{given[0]!r} is no commit_ts",
@@ -159,6 +160,7 @@ class _DownstreamState:
     rules: StreamRules
     jobs: Sequence[DdlJob]
     overrides: Mapping[int, Override]
+    config: DrainerConfig
 
     @property
     def coming(self) -> list[DdlJob]:
@@ -216,6 +218,7 @@ def _read(
         rules=source.rules,
         jobs=source.jobs(),
         overrides=checkpoint.overrides_with(recorded),
+        config=config,
     )
 
 
@@ -381,7 +384,7 @@ def _list(state: _DownstreamState) -> list[str]:
         query = " ".join(job.query.split())[:200]
         decided = f"   [{override.describe()}]" if override else ""
         shown.append(f"{job.finished_ts}  {job.schema_name or '-'}  {query}{decided}")
-        shown += _ways(tracker, job) if number == 0 else []
+        shown += _ways(tracker, job, state.config) if number == 0 else []
     ahead = {job.finished_ts for job in coming}
     for ts, override in sorted(state.overrides.items()):
         if ts > state.after_ts and ts not in ahead:
@@ -423,14 +426,17 @@ def _facts(state: _DownstreamState) -> dict[str, Any]:
     }
 
 
-def _ways(tracker: SchemaTracker, job: DdlJob) -> list[str]:
+def _ways(tracker: SchemaTracker, job: DdlJob, config: DrainerConfig) -> list[str]:
     ts, change = job.finished_ts, None
     unfit = ""
     try:
         change = tracker.copy().track(job, Override(commit_ts=ts, verb=TRACK)).change
     except NeedsOperator as error:
         unfit = f"    it cannot be tracked: {error.problem} [{error.code}]"
-    shown = [f"    {command}: {means(verb, change)}" for verb, command in commands(ts).items()]
+    typed = commands(ts, f" {config.as_flags}")
+    shown = [f"    {command}: {means(verb, change)}" for verb, command in typed.items()]
+    if config.password_hint:
+        shown.append(f"    for these commands, {config.password_hint}")
     return [unfit, *shown[1:]] if unfit else shown
 
 

@@ -223,12 +223,17 @@ class DdlRefused(NeedsOperator):
 
 
 def with_overrides(
-    error: NeedsOperator, commit_ts: int, change: SchemaChange | None, *, flags: str = ""
+    error: NeedsOperator,
+    commit_ts: int,
+    change: SchemaChange | None,
+    *,
+    flags: str = "",
+    password_hint: str = "",
 ) -> DdlRefused:
     """Return the error about a DDL with the overrides that let a Drainer continue, safest first.
 
     `change` is the DDL's effect upstream, None if it cannot be tracked. `flags` complete each
-    command: they name the Drainer's settings.
+    command: they name the Drainer's settings, without a password, for which there is a hint.
     """
     flags = flags and f" {flags}"
     refused = {TRACK} if change is None else set()
@@ -239,6 +244,8 @@ def with_overrides(
         for verb, command in commands(commit_ts, flags).items()
         if verb not in refused
     ]
+    if password_hint:
+        choices.append(f"For these commands, {password_hint}")
     return DdlRefused(
         f"DDL at {commit_ts}: {error.problem}",
         hint=f"{error.hint}; then start the Drainer again. Or override this DDL, and start it then."

@@ -146,12 +146,12 @@ def load_settings(
     *,
     prog: str,
     env: Mapping[str, str] | None = None,
-    required: Collection[str] = (),
+    required: Sequence[Collection[str]] = (),
 ) -> tuple[DrainerConfig, list[str]]:
     """Return the settings from every source, and the lines for the log about them.
 
-    At least one of the `required` keys must be given. Exits for --help and --version. Raises
-    `NeedsOperator` as `read_settings` does.
+    At least one key of each group in `required` must be given. Exits for --help and --version.
+    Raises `NeedsOperator` as `read_settings` does.
     """
     translated = translation()
 

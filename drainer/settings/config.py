@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
-from drainer.settings.syncer_section import DEFAULT_SINK, SyncerConfig, downstream_of
-from drainer.settings.targets import COLLATIONS, FilesTarget, LakeTarget, Target
+from drainer.settings.syncer_section import DEFAULT_SINK, VARIABLES, SyncerConfig, downstream_of
+from drainer.settings.targets import (
+    COLLATIONS,
+    MYSQL_PASSWORD,
+    SQLITE,
+    LakeTarget,
+    MysqlTarget,
+    Target,
+)
 from penstock.filters import FilterConfig
 from penstock.node.http_status import OFF
 from penstock.security.tls import SecurityConfig
@@ -27,6 +36,7 @@ _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|(spark|k8s|mesos)://\
 _CONF = re.compile(r"spark\.[^\s=]+=.*", re.DOTALL)
 DOWNSTREAM_KEYS = ("sink", "syncer.db-type", "syncer.to")
 """Settings of which at least one names the downstream."""
+_SINK, _PASSWORD = "--sink=", "--syncer-to-password="
 PAYLOADS = ("auto", "driver", "executors")
 
 
@@ -221,10 +231,46 @@ class DrainerConfig:
 
     @property
     def as_flags(self) -> str:
-        """Command-line flags that identify this Drainer's etcd and downstream; no password."""
-        is_named = self.sink != DEFAULT_SINK
-        sink = (f"--sink={without_password(self.sink)}",) if is_named else ()
-        return shlex.join(self.given or sink)
+        """The flags with which a command in any folder finds this etcd and this downstream.
+
+        They contain no password: `password_hint` says how to give it.
+        """
+        place, to = self.downstream.local, self.syncer.to
+        flags = [each for each in self.given if not each.startswith(_SINK)]
+        has_moved = place is not None and not place.is_absolute()
+        if self._is_by_sink and (has_moved or len(flags) < len(self.given)):
+            flags.append(_SINK + self._sink_anywhere())
+        elif has_moved:
+            flags.append(f"--syncer-to-dir={Path(to.dir).absolute()}")
+        named = {each.partition("=")[0] for each in flags}
+        for name, variable in () if self._is_by_sink else VARIABLES.items():
+            flag = f"--syncer-to-{name.replace('_', '-')}"
+            if flag not in named and not getattr(to, name) and os.environ.get(variable):
+                flags.append(f"{flag}={os.environ[variable]}")
+        return shlex.join(flags)
+
+    @property
+    def password_hint(self) -> str:
+        """How a command with `as_flags` gets the password; empty if it needs no more."""
+        target = self.downstream
+        by_flag = any(each.startswith((_SINK, _PASSWORD)) for each in self.given)
+        in_settings = without_password(self.sink, "") != self.sink or self.syncer.to.password
+        if not getattr(target, "password", "") or (in_settings and not by_flag):
+            return ""
+        if isinstance(target, MysqlTarget):
+            return f"set {MYSQL_PASSWORD} to the downstream's password"
+        return "add password-file=FILE, a file with its password, to the options of the sink"
+
+    @property
+    def _is_by_sink(self) -> bool:
+        return self.sink != DEFAULT_SINK or self.downstream.scheme == SQLITE
+
+    def _sink_anywhere(self) -> str:
+        place, (_, _, query) = self.downstream.local, self.sink.partition("?")
+        if place is None:
+            return without_password(self.sink, "")
+        root = f"{self.downstream.scheme}://{'/' if self.downstream.scheme == SQLITE else ''}"
+        return root + quote(str(place.absolute())) + (f"?{query}" if query else "")
 
     @property
     def downstream(self) -> Target:
@@ -283,6 +329,5 @@ class DrainerConfig:
             ):
                 if value != only:
                     raise out_of_range(f"apply.{name}", value, f"a lake takes {only}: leave it out")
-        folder = target.folder if isinstance(target, FilesTarget | LakeTarget) else None
-        if folder is not None and folder.absolute() == self.data_dir.absolute():
+        if target.local is not None and target.local.absolute() == self.data_dir.absolute():
             raise out_of_range("sink", self.sink, "the data-dir is locked: name another folder")

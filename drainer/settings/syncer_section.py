@@ -21,8 +21,9 @@ It can name the downstream:
 
 is mysql://repl:…@10.0.0.9:3306/?checkpoint-schema=tidb_binlog. Missing values come from MYSQL_HOST,
 MYSQL_PORT, MYSQL_USER and MYSQL_PSWD, then from TiDB-Binlog's defaults; loop-back control adds its
-channel to any server. A Kafka that is named here, by kafka-addrs or KAFKA_ADDRS, gets TiDB-Binlog's
-own messages: kafka://…/?format=tidb-binlog.
+channel to any server. MYSQL_PSWD is also the password of a sink's URL without one. A Kafka that is
+named here, by kafka-addrs or KAFKA_ADDRS, gets TiDB-Binlog's own messages:
+kafka://…/?format=tidb-binlog.
 """
 
 from __future__ import annotations
@@ -243,6 +244,13 @@ class SyncerConfig:
 
 
 DEFAULT_SINK = "sqlite:///downstream.db"
+VARIABLES = {
+    "host": "MYSQL_HOST",
+    "port": "MYSQL_PORT",
+    "user": "MYSQL_USER",
+    "kafka_addrs": "KAFKA_ADDRS",
+}
+"""Variables that fill in fields of `ToConfig`."""
 
 
 def downstream_of(
@@ -276,8 +284,12 @@ def downstream_of(
                 Code.SETTING_VALUE,
             )
         return target
+    password = target.password
+    if not target.password_file:
+        password = password or (os.environ if env is None else env).get(MYSQL_PASSWORD, "")
     return replace(
         target,
+        password=password,
         sql_mode=syncer.sql_mode or target.sql_mode,
         loopback_channel=syncer.channel_id if syncer.loopback_control else target.loopback_channel,
         collations=target.collations if collations == COLLATIONS[0] else collations,
@@ -369,7 +381,6 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> Target:
     port = str(to.port or env.get("MYSQL_PORT", "") or 3306)
     host = to.host or env.get("MYSQL_HOST", "127.0.0.1")
     user = to.user or env.get("MYSQL_USER", "root")
-    password = to.password or ("" if to.password_file else env.get(MYSQL_PASSWORD, ""))
     if to.password and to.password_file:
         raise NeedsOperator(
             "[syncer.to] has both password and password-file",
@@ -388,7 +399,7 @@ def _of_to(db_type: str, to: ToConfig, env: Mapping[str, str]) -> Target:
         host=host,
         port=int(port),
         user=user,
-        password=password,
+        password=to.password,
         password_file=to.password_file,
         params=to.params,
         read_timeout_s=to.read_timeout,

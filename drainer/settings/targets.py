@@ -115,6 +115,11 @@ class Target:
         return f"{self.scheme} {self.place}{self.path} {names}".strip()
 
     @property
+    def local(self) -> Path | None:
+        """The file or folder as it is named, maybe relative to the current folder."""
+        return None
+
+    @property
     def takes_events(self) -> bool:
         """Whether the downstream takes every change, not only the net effect of a batch."""
         return False
@@ -150,6 +155,10 @@ class SqliteTarget(Target):
     @property
     def file(self) -> Path:
         return Path(unquote(self.path)[1:])
+
+    @property
+    def local(self) -> Path:
+        return self.file
 
     @property
     def label(self) -> str:
@@ -288,6 +297,10 @@ class FilesTarget(Target):
         return Path(unquote(self.path))
 
     @property
+    def local(self) -> Path:
+        return self.folder
+
+    @property
     def takes_events(self) -> bool:
         return True
 
@@ -342,8 +355,12 @@ class LakeTarget(Target):
             raise out_of_range("accept", ",".join(self.accept), hint)
 
     @property
+    def local(self) -> Path:
+        return Path(unquote(self.path))
+
+    @property
     def folder(self) -> Path:
-        return Path(unquote(self.path)).absolute()
+        return self.local.absolute()
 
     @property
     def label(self) -> str:

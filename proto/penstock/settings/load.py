@@ -14,8 +14,9 @@ other is logged as ignored, since a container's platform sets its own variables.
 A class attribute `REMOVED` has the keys of former settings, each with the remedy: a file, flag or
 variable that still sets one is refused with that hint.
 
-The field `given` is not a setting: it gets the flags that were given, which another command of the
-same program accepts; the path of the file in them is absolute, and secrets are masked.
+The field `given` is not a setting: it gets the flags with which another command finds the same
+values: the file, and the settings of environment and flags beside it. Paths are absolute, secrets
+empty. etcd's endpoints are always among these flags, unless the file has them.
 
 Arrays of tables and tables by name are set in the file alone; keys inside are checked likewise:
 
@@ -44,7 +45,7 @@ from typing import Any, NoReturn, TypeVar
 from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.settings.setting import masked
+from penstock.settings.setting import pasted
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ _BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 ETCD_URLS = "PENSTOCK_ETCD_URLS"
+_ETCD = ("etcd_urls",)
 _GIVEN = "given"
 _NEAR = 0.75
 """The similarity, of 1, from which a name is taken for a typo of another name."""
@@ -75,6 +77,10 @@ class _Setting:
     def flag(self) -> str:
         return "--" + "-".join(_kebab(part) for part in self.path)
 
+    @property
+    def dest(self) -> str:
+        return ".".join(self.path)
+
     def variable(self, prefix: str) -> str:
         return "_".join((prefix, *self.path)).upper()
 
@@ -87,12 +93,12 @@ def read_settings(
     env_prefix: str,
     env: Mapping[str, str] | None = None,
     rewrite: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values,
-    required: Collection[str] = (),
+    required: Sequence[Collection[str]] = (),
 ) -> T:
     """Return `cls` built from every source; exits for --help and --version.
 
-    `rewrite` gets the file's keys, with their sections before them, and may rename them. Of the
-    settings in `required`, or of the sections that it names, at least one must be given.
+    `rewrite` gets the file's keys, with their sections before them, and may rename them. Of each
+    group of settings in `required`, at least one must be given.
 
     Raises `NeedsOperator` for an unknown key, flag or variable, a value of the wrong kind, a
     required setting that is missing, or a file that cannot be read.
@@ -107,22 +113,26 @@ def read_settings(
     known = {setting.variable(env_prefix) for setting in settings if not row_type(setting.kind)}
     check_variables(environment, env_prefix, {*known, f"{env_prefix}_CONFIG"})
     values: dict[tuple[str, ...], Any] = {}
-    if ETCD_URLS in environment and any(setting.path == ("etcd_urls",) for setting in settings):
-        values["etcd_urls",] = environment[ETCD_URLS]
+    if ETCD_URLS in environment and any(setting.path == _ETCD for setting in settings):
+        values[_ETCD] = environment[ETCD_URLS]
     path = flags.pop("config") or environment.get(f"{env_prefix}_CONFIG")
-    if path:
-        values.update(_from_file(Path(path), settings, rewrite, removed))
+    in_file = _from_file(Path(path), settings, rewrite, removed) if path else {}
+    values.update(in_file)
+    beside: dict[tuple[str, ...], str] = {}
     for setting in settings:
         if row_type(setting.kind) is not None:
             continue
         name = setting.variable(env_prefix)
-        if name in environment:
-            values[setting.path] = _parsed(setting, environment[name], name)
-        given = flags[".".join(setting.path)]
-        if given is not None:
-            values[setting.path] = _parsed(setting, given, setting.flag)
-    _check_required(values, required, prog)
-    values[_GIVEN,] = tuple(_given(settings, flags, path))
+        for source, text in ((name, environment.get(name)), (setting.flag, flags[setting.dest])):
+            if text is not None:
+                values[setting.path] = _parsed(setting, text, source)
+                beside[setting.path] = text
+        if setting.path == _ETCD and _ETCD not in in_file:
+            urls = values.get(_ETCD, _default(setting.field))
+            beside.setdefault(_ETCD, urls if isinstance(urls, str) else ",".join(urls))
+    for keys in required:
+        _check_required(values, keys, prog)
+    values[_GIVEN,] = tuple(_given(settings, values, beside, path))
     return _build(cls, values)
 
 
@@ -143,28 +153,32 @@ def _former(place: str, key: str, removed: Mapping[str, str]) -> NeedsOperator:
 
 
 def _given(
-    settings: Sequence[_Setting], flags: Mapping[str, Any], path: str | None
+    settings: Sequence[_Setting],
+    values: Mapping[tuple[str, ...], Any],
+    beside: Mapping[tuple[str, ...], str],
+    path: str | None,
 ) -> Iterator[str]:
     if path:
         yield f"--config={Path(path).absolute()}"
-    for setting in settings:
-        value = flags.get(".".join(setting.path))
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            yield setting.flag if value else f"--no-{setting.flag.removeprefix('--')}"
+    for setting in (each for each in settings if each.path in beside):
+        if setting.kind is bool:
+            is_on = values[setting.path]
+            yield setting.flag if is_on else f"--no-{setting.flag.removeprefix('--')}"
         else:
-            yield f"{setting.flag}={masked(setting.key, value)}"
+            yield f"{setting.flag}={pasted(setting.key, beside[setting.path])}"
 
 
 def _check_required(
     values: Collection[tuple[str, ...]], required: Collection[str], prog: str
 ) -> None:
-    given = {".".join(map(_kebab, path[:depth])) for path in values for depth in (1, len(path))}
-    if required and given.isdisjoint(required):
+    given = {".".join(map(_kebab, p[:depth])) for p in values for depth in range(1, len(p) + 1)}
+    if given.isdisjoint(required):
+        is_etcd = _kebab(_ETCD[0]) in required
+        also = f", or {ETCD_URLS} in the environment" if is_etcd else ""
         raise NeedsOperator(
-            f"{prog} needs {', '.join(required)}: none of these settings is given",
-            "give the settings of the node itself, after the command: --config FILE, or flags",
+            f"{prog} needs {' or '.join(required)}, and has no default for it",
+            "give the settings of the node itself, after the command: --config FILE, or flags such"
+            f" as --{next(iter(required))}{also}",
             Code.SETTING_VALUE,
         )
 
@@ -256,12 +270,7 @@ def _parser(
         extra: dict[str, Any] = {} if setting.kind is bool else {"metavar": "VALUE"}
         shown = "" if default in ("", None, ()) else f" (default: {default})".replace("%", "%%")
         parser.add_argument(
-            *names,
-            action=action,
-            default=None,
-            dest=".".join(setting.path),
-            help=text + shown,
-            **extra,
+            *names, action=action, default=None, dest=setting.dest, help=text + shown, **extra
         )
     return parser
 

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
-_PATH = re.compile(r"[-_](file|path|dir)$", re.IGNORECASE)
+_PATH = re.compile(r"[-_.](file|path|dir)$|ssl-(ca|cert|key)$", re.IGNORECASE)
 _MASK = "***"
 
 
@@ -71,8 +72,13 @@ def _shown(key: str, value: Any) -> str:
     return _one(value)
 
 
-def masked(key: str, value: str) -> str:
-    return _MASK if _is_secret(key) else without_password(value)
+def pasted(key: str, value: str) -> str:
+    """Return a value for a command to paste in any folder: a path absolute, a secret empty."""
+    if _is_secret(key):
+        return ""
+    if value and _PATH.search(key):
+        return str(Path(value).absolute())
+    return without_password(value, "")
 
 
 def _is_secret(name: str) -> bool:
@@ -88,8 +94,8 @@ def _one(value: Any) -> str:
     return repr(without_password(value))
 
 
-def without_password(url: str) -> str:
-    """Return a URL with its password masked, and any other text unchanged."""
+def without_password(url: str, instead: str = f":{_MASK}") -> str:
+    """Return a URL with `instead` of its password, and any other text unchanged."""
     try:
         netloc = urlsplit(url).netloc
     except ValueError:
@@ -98,4 +104,4 @@ def without_password(url: str) -> str:
     user, has_password, _ = account.partition(":")
     if not (is_there and has_password):
         return url
-    return url.replace(netloc, f"{user}:{_MASK}@{host}", 1)
+    return url.replace(netloc, f"{user}{instead}@{host}", 1)

@@ -25,7 +25,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
@@ -136,9 +136,14 @@ def _facts(answer: str) -> Any:
         return {"messages": answer.splitlines()}
 
 
-def load(argv: Sequence[str]) -> SourceConfig:
+def load(argv: Sequence[str], required: Sequence[Collection[str]] = ()) -> SourceConfig:
     """Return the settings; raise `NeedsOperator` if they are invalid."""
-    return read_settings(SourceConfig, argv, prog=PROG, env_prefix=ENV_PREFIX)
+    return read_settings(SourceConfig, argv, prog=PROG, env_prefix=ENV_PREFIX, required=required)
+
+
+def _of_stopped(asked: argparse.Namespace) -> SourceConfig:
+    """Return the settings for a change of the checkpoint in etcd, which has no default there."""
+    return load(["--config", asked.config], (("etcd-urls",), ("source-id",)))
 
 
 def run(settings: SourceConfig) -> int:
@@ -222,8 +227,7 @@ def ask(argv: Sequence[str]) -> str:
         )
     _check_asked(asked, settings)
     if asked.command == "reload" and asked.all:
-        assert settings is not None, "it was checked"
-        return reload_all(settings, accepts_gap=asked.accept_gap)
+        return reload_all(_of_stopped(asked), accepts_gap=asked.accept_gap)
     edits = _edits(asked)
     try:
         if settings is not None:
@@ -232,6 +236,7 @@ def ask(argv: Sequence[str]) -> str:
     except Retryable:
         if settings is None or not edits:
             raise
+        settings = _of_stopped(asked)
         made = [edit_of(settings, *each) for each in edits]
         return "".join(changed_while_stopped(settings, edit) for edit in made)
     if asked.command == "reload" and asked.wait:

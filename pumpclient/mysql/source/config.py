@@ -217,8 +217,10 @@ class SourceConfig:
     @property
     def as_flags(self) -> str:
         """The flags with which a command finds this source."""
-        config = [each for each in self.given if each.startswith("--config=")]
-        return shlex.join([*config, f"--status-addr={self.status_addr}"])
+        flags = [each for each in self.given if each.startswith("--config=")]
+        if self.status_addr != OFF:
+            flags.append(f"--status-addr={self.status_addr}")
+        return shlex.join(flags)
 
     def __post_init__(self) -> None:
         check_address("pd_address", self.pd_address)

@@ -177,10 +177,12 @@ def test_the_flags_that_were_given_are_kept_without_secrets(tmp_path: Path) -> N
     file.write_text('node-id = "d-1"\n')
     argv = ["--config", str(file), "--sink=mysql://me:secret@db/", "--apply-safe-mode"]
     config, _ = load_settings(argv, prog="drainer", env={})
-    assert config.as_flags == f"--config={file} '--sink=mysql://me:***@db/' --apply-safe-mode"
-    argv = ["--syncer-to-host=db", "--syncer-to-password=secret", "--syncer-db-type=mysql"]
-    config, _ = load_settings(argv, prog="drainer", env={})
-    assert "secret" not in config.as_flags
+    assert config.given == (
+        f"--config={file}",
+        "--etcd-urls=127.0.0.1:2379",
+        "--sink=mysql://me@db/",
+        "--apply-safe-mode",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
