@@ -7,9 +7,6 @@ import os
 # The JVM is started by fork and exec while gRPC is in use. gRPC must not take part in the fork, and
 # it decides that when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-# `penstock.node.logs` reports gRPC's lines about callers as ours.
-if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # A parent process may have set it.
-    os.environ["GRPC_VERBOSITY"] = "INFO"
 
 import ctypes
 import logging
@@ -54,6 +51,10 @@ def _run(argv: Sequence[str] | None) -> int:
 
         return ddl_command.main(arguments[1:])
     command.outlive_hangup()
+    # gRPC reads it when it is imported, and a parent may have set it. `penstock.node.logs` logs
+    # gRPC's lines about callers.
+    if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
+        os.environ["GRPC_VERBOSITY"] = "INFO"
     from drainer.node import run
     from drainer.settings.compat import load_settings
     from drainer.settings.config import DrainerConfig

@@ -18,7 +18,6 @@ that was emptied from a new downstream.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import functools
 import logging
 import os
@@ -45,7 +44,7 @@ from penstock.cluster.etcd import EtcdClient, connect, warn_of_version
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.filters import Rules
-from penstock.log.files import replace_file
+from penstock.log.files import lock_folder, replace_file
 from penstock.oracle.client import Oracle, find_cluster_id, open_oracle
 from penstock.security.tls import Security, Tls
 from penstock.waiting import set_within
@@ -65,17 +64,8 @@ class Home:
         self._noted = ""
 
     def __enter__(self) -> Home:
-        """Take the lock; raise `NeedsOperator` when another process holds it."""
-        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise NeedsOperator(
-                f"another Drainer runs in {self.path}",
-                "stop it or use another --data-dir",
-                Code.NODE_ID_TAKEN,
-            ) from error
+        """Take the lock, as `lock_folder` does."""
+        self._lock = lock_folder(self.path, "Drainer")
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -162,12 +162,7 @@ async def _first_answer(ask: Callable[[], T], config: PumpConfig, stop: asyncio.
         try:
             return await asyncio.to_thread(ask)
         except Retryable as error:
-            log.error(
-                "%s does not answer, trying again (start it, or check %s): %s",
-                _sources(config),
-                "--etcd-urls and --pd-address" if config.pd_address else "--etcd-urls",
-                error,
-            )
+            log.error("%s does not answer, trying again: %s", _sources(config), error)
         await set_within(stop, _ETCD_RETRY_S)
     return None
 

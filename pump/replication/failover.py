@@ -31,11 +31,11 @@ from penstock.cluster.log_entry import LogEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.log.files import lock_folder
 from pump.replication.claiming import refuse_unmarked
 from pump.replication.peers import Peers
 from pump.replication.protocol.chain import Chain, Link, foreign
 from pump.replication.replicas import Replicas
-from pump.store.recovery import lock_folder
 
 log = logging.getLogger(__name__)
 _due = failpoints.point("copies.takeover.due")
@@ -296,7 +296,7 @@ class Failovers:
         if self._copies.is_held(node_id):
             return False
         try:
-            os.close(lock_folder(self._copies.folder(node_id)))
+            os.close(lock_folder(self._copies.folder(node_id), "Pump"))
         except NeedsOperator:
             return True
         return False

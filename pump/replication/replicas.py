@@ -54,7 +54,7 @@ from penstock.errors import (
 )
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.unary import Reply
-from penstock.log.files import Files, sync_folder
+from penstock.log.files import Files, lock_folder, sync_folder
 from penstock.log.repair import Damage, Patch, Salvaged, repair_segment
 from penstock.log.replica import OlderSegment, read_mark
 from penstock.log.segment import BEGIN, Segment, segment_name
@@ -83,7 +83,6 @@ from pump.replication.repair import ClosedLogRepair, Donors, Repairs
 from pump.replication.replica_log import DAMAGED_FOLDER, ReplicaLog
 from pump.service.admission import invalid, undecodable
 from pump.service.grpc_server import abort, add_service, status_of
-from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class _Replica:
         for folder in (self.folder.parent, self.folder):
             _FILES.names(folder)  # This creates it durably.
         try:
-            lock = lock_folder(self.folder)
+            lock = lock_folder(self.folder, "Pump")
         except NeedsOperator as error:
             raise Retryable(
                 f"the copy of {self.node_id} is in use: {error.problem}", Code.COPY_NOT_FOLLOWED

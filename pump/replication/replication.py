@@ -28,7 +28,7 @@ from penstock.cluster.log_entry import Copy, Disk, LogEntries, LogEntry, Offered
 from penstock.cluster.node_registry import Cancellable, NodeKind, NodeState, Registry
 from penstock.codes import Code
 from penstock.errors import Corrupt, PenstockError, Retryable
-from penstock.log.files import Files, sync_folder
+from penstock.log.files import Files, lock_folder, sync_folder
 from penstock.log.segments import begin_log
 from penstock.security.tls import Tls
 from pump.cluster.identity import (
@@ -62,7 +62,6 @@ from pump.replication.protocol.chain import Chain, Link, Seen
 from pump.replication.repair import ClosedLogRepair, OwnLogRepair, Repairs
 from pump.replication.replicas import REPLICAS_FOLDER, Replicas
 from pump.replication.shipping import Shipping
-from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 from pump.store.storage import Storage
 
@@ -262,7 +261,7 @@ class Replication:
         repair = ClosedLogRepair(folder / "log", Files(), self.repairs, sources, again_s=0)
 
         def repair_locked(damage: Corrupt) -> bool:
-            lock = lock_folder(folder)
+            lock = lock_folder(folder, "Pump")
             try:
                 return repair(damage)
             finally:

@@ -32,7 +32,6 @@ refused again. A crash on the way leaves a gap with the same end, and the next s
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import logging
 import os
@@ -217,21 +216,6 @@ def _check_own(folder: Path, index: Index, segments: Segments) -> None:
                 " it from the log",
                 Code.DATA_DIR_OTHER,
             )
-
-
-def lock_folder(folder: Path) -> int:
-    """Lock `folder` against other processes; return the descriptor or raise `NeedsOperator`."""
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise NeedsOperator(
-            f"another process has {folder} open",
-            "two Pumps cannot share a data folder",
-            Code.NODE_ID_TAKEN,
-        ) from error
-    return descriptor
 
 
 def _abandon(folder: Path, missing: MissingSegments, files: Files, *, accepted_ts: int) -> None:

@@ -97,7 +97,7 @@ from typing import NamedTuple, Protocol
 
 from penstock import failpoints
 from penstock.codes import Code
-from penstock.log.files import Files
+from penstock.log.files import Files, lock_folder
 from penstock.log.segments import Place, Position, Segments, WriteFailed
 from pump.store.index import Checkpoint, Entry, Flusher
 from pump.store.record import (
@@ -111,7 +111,7 @@ from pump.store.record import (
     Unmatched,
     largest_ts,
 )
-from pump.store.recovery import Progress, Replay, StorageConfig, lock_folder, recover
+from pump.store.recovery import Progress, Replay, StorageConfig, recover
 from pump.store.space import IncomingTransaction, Reserve, carry_out
 from pump.store.stream import Pulled, Stream
 from pump.store.transactions import Hold
@@ -227,7 +227,7 @@ class Storage:
         """
         config, files = config or StorageConfig(), files or Files()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock_file = lock_folder(path)
+        lock_file = lock_folder(path, "Pump")
         try:
             now_ms = int(clock() * 1000)
             recovered = recover(path, config, files=files, on_progress=Progress(), now_ms=now_ms)

@@ -42,7 +42,7 @@ ctl move-log p --to q
 ctl hand-over d
 ctl lost-pump p --accept-loss-after 7
 ctl adopt-log p --pump q --disk 1 --epoch 1 --empty
-ctl lost-ddl 7
+ctl lost-ddl 7 --confirm 7
 ctl trigger-gc p
 ctl scrub p
 source pause

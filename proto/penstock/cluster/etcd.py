@@ -66,6 +66,9 @@ _CHANNEL_OPTIONS = [
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _LOGIN_REFUSED = ("user name is empty", "authentication failed")
 """etcd's texts, as INVALID_ARGUMENT, for a call without a token, and for a wrong password."""
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+AWAY_HINT = "start etcd, or correct etcd-urls"
+"""The remedy for an etcd that does not answer, the same for every node, command and writer."""
 _RETRY_S_MIN = 0.1
 _RETRY_S_MAX = 1.0
 
@@ -182,7 +185,8 @@ def _address(host: str, port: int) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
     try:
         answers = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise Retryable(f"cannot resolve etcd host {host!r}: {error}", Code.ETCD_AWAY) from error
+        problem = f"cannot resolve etcd host {host!r}: {error} ({AWAY_HINT})"
+        raise Retryable(problem, Code.ETCD_AWAY) from error
     addresses = [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
     return min(addresses, key=lambda address: address.version)
 
@@ -208,9 +212,11 @@ def etcd_errors(etcd: EtcdClient = None) -> Iterator[None]:
         details = error.details() or ""
         if code in _REFUSALS or any(each in details for each in _LOGIN_REFUSED):
             raise NeedsOperator(f"{where} refused: {details}", HINT, Code.ETCD_REFUSES) from error
-        raise _failed(etcd, f"{where} failed: {code.name}: {details}") from error
+        hint = f" ({AWAY_HINT})" if code in _AWAY else ""
+        raise _failed(etcd, f"{where} failed: {code.name}: {details}{hint}") from error
     except _etcd3.Etcd3Exception as error:
-        raise _failed(etcd, f"{where} failed: {error or type(error).__name__}") from error
+        hint = f" ({AWAY_HINT})" if type(error).__name__.startswith("Connection") else ""
+        raise _failed(etcd, f"{where} failed: {error or type(error).__name__}{hint}") from error
     except ValueError as error:
         if "closed channel" not in str(error):
             raise

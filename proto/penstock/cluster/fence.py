@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from penstock.cluster.etcd import (
+    AWAY_HINT,
     EtcdClient,
     EtcdClosed,
     Lease,
@@ -90,7 +91,9 @@ class WriterFence:
         self._version = 0
         self._is_open = False
         self._closed = False
-        self._problem: PenstockError = Retryable("etcd has not answered yet", Code.ETCD_AWAY)
+        self._problem: PenstockError = Retryable(
+            f"etcd has not answered yet ({AWAY_HINT})", Code.ETCD_AWAY
+        )
         self._tried_s = 0.0
         self._thread = threading.Thread(target=self._run, name="schema fence", daemon=True)
         self._thread.start()

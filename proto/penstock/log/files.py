@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock import failpoints
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
 
 _BUFFERS_MAX = 1024
 """The most buffers of one `pwritev` in the kernel (IOV_MAX)."""
@@ -27,6 +29,28 @@ _at_create = failpoints.point("disk.create")
 
 DRAFT = ".new"
 """Suffix of the name of a file that is still being written."""
+
+
+def lock_folder(folder: Path, kind: str) -> int:
+    """Lock a node's data folder against other processes; return the descriptor.
+
+    The lock's file names the kind of node, such as Pump. Raises `NeedsOperator` while another
+    process has the lock, and for the folder of another kind.
+    """
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    owner = os.pread(lock, 64, 0).decode(errors="replace").strip()
+    problem = f"{folder} is the folder of a {owner}" if owner not in ("", kind) else ""
+    code = Code.DATA_DIR_OTHER
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        problem, code = f"another {owner or 'process'} runs in {folder}", Code.NODE_ID_TAKEN
+    if problem:
+        os.close(lock)
+        raise NeedsOperator(problem, f"name another --data-dir for this {kind}", code)
+    with contextlib.suppress(OSError):  # It only explains; the disk may be full.
+        os.pwrite(lock, kind.encode(), 0)
+    return lock
 
 
 class Readable(Protocol):

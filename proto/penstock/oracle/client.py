@@ -107,7 +107,7 @@ class PdLeader:
             refusals.append(None)
         if refusals and (first := refusals[0]) is not None and None not in refusals:
             raise first
-        raise Retryable(problem, Code.ORACLE_AWAY)
+        raise Retryable(f"{problem} (start PD, or correct pd-address)", Code.ORACLE_AWAY)
 
     def _leader(self, address: str, answer: pdpb_pb2.GetMembersResponse) -> tuple[str, int]:
         found = answer.header.cluster_id

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.files import DRAFT, replace_file, sync_data
+from penstock.codes import Code
+from penstock.errors import NeedsOperator
+from penstock.log.files import DRAFT, lock_folder, replace_file, sync_data
 from penstock.log.segments import Segments
 from pumpclient.mysql.gtid import MariadbGtidSet
 from pumpclient.mysql.journal import Journal
@@ -101,3 +103,25 @@ def test_only_a_volume_without_a_full_sync_gets_the_ordinary_sync(
             with pytest.raises(OSError, match="Input/output"):
                 sync_data(file.fileno())
             assert synced == []
+
+
+def test_a_data_folder_says_which_kind_of_node_it_is_of(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path, "Pump")
+    with pytest.raises(NeedsOperator, match=r"another Pump runs in .* for this Drainer") as taken:
+        lock_folder(tmp_path, "Drainer")
+    assert taken.value.code is Code.NODE_ID_TAKEN
+    os.close(lock)
+    with pytest.raises(NeedsOperator, match=r"is the folder of a Pump .name another") as foreign:
+        lock_folder(tmp_path, "Drainer")
+    assert foreign.value.code is Code.DATA_DIR_OTHER
+    os.close(lock_folder(tmp_path, "Pump"))
+
+
+def test_a_data_folder_of_an_older_version_names_its_kind_from_its_next_start_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ".lock").touch()
+    lock = lock_folder(tmp_path, "Drainer")
+    with pytest.raises(NeedsOperator, match="another Drainer runs in"):
+        lock_folder(tmp_path, "Drainer")
+    os.close(lock)

@@ -14,7 +14,7 @@ from penstock.codes import Code
 from penstock.errors import Corrupt, NeedsOperator, Retryable, code_of_call
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
-from penstock.log.files import DRAFT
+from penstock.log.files import DRAFT, lock_folder
 from penstock.log.segment import BEGIN, segment_name
 from penstock.log.segments import Place, Segments
 from penstock.pb import penstock_pb2 as pb
@@ -42,7 +42,6 @@ from pump.replication.protocol.messages import (
 from pump.replication.replicas import REPLICA_SERVICE, Replicas, ReplicaService
 from pump.service.grpc_server import add_service
 from pump.store.record import OutOfSpace
-from pump.store.recovery import lock_folder
 from pump.store.space import Reserve
 from tests.kit.fakes.files import MemoryFiles
 from tests.kit.replicas.shipping import Upstream
@@ -172,14 +171,14 @@ async def test_a_pump_can_take_over_on_the_folder_of_a_copy_and_leaves_it_again(
 
     async with running(tmp_path) as copies:
         await shipped(copies, up)
-        with pytest.raises(NeedsOperator, match=r"has .* open"):
-            lock_folder(folder)
+        with pytest.raises(NeedsOperator, match="another Pump runs in"):
+            lock_folder(folder, "Pump")
         await copies.close_one("pump-1")
         for request in (Ask(1), SignOfLife(1)):
             with pytest.raises(Retryable) as refused:
                 await copies.follow(NAME, request, b"")
             assert refused.value.code is Code.COPY_NOT_FOLLOWED
-        lock = lock_folder(folder)
+        lock = lock_folder(folder, "Pump")
         assert kept_node_id(folder, "", "x:1") == "pump-1"
         refuse_other_cluster(folder, CLUSTER)
         assert kept_disk_id(folder) == DISK

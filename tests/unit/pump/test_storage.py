@@ -163,7 +163,7 @@ def test_the_index_of_another_pump_is_refused_also_where_a_frame_ends_at_its_end
 
 @pytest.mark.fault("two Pumps, one folder (opened twice)", "the second refuses", cases="1")
 def test_two_processes_cannot_open_one_folder(storage: Storage, tmp_path: Path) -> None:
-    with pytest.raises(NeedsOperator, match="another process"):
+    with pytest.raises(NeedsOperator, match="another Pump runs in"):
         opened(tmp_path)
 
 
