@@ -15,7 +15,7 @@ from deploy.monitoring.dashboard import expressions
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.fix_source import SourceRig, cleared
-from tests.kit.servers.pages import asked
+from tests.kit.servers.pages import asked, scraped, scraped_as_open_metrics
 from tests.kit.servers.prometheus import Prometheus, promtool
 from tests.kit.wait import eventually
 
@@ -66,6 +66,8 @@ def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
     assert empty == []
     assert prometheus.firing() == set()
     served = {name: asked(f"{url}metrics")[1] for name, url in pages.items()}
+    for url in pages.values():
+        assert scraped_as_open_metrics(url).keys() == scraped(url).keys()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", "".join(served.values()), re.MULTILINE))
     for alert in ALERTS:
         for name in re.findall(r"\b(?:penstock|binlog)_\w+", alert.expr):

@@ -2,6 +2,7 @@
 
     GET   open to everyone who reaches the port: on loopback, unless `status-addr` says otherwise
     PUT, POST, and pages that show stored data: answered to callers on this very machine only
+    GET   /metrics as OpenMetrics, if `Accept` prefers it
 
 Without authentication, remote changes and remote reads of data go through `penstock ctl` and gRPC.
 A node with TLS serves its pages over TLS unless they are on loopback, and with `cert-allowed-cn`
@@ -30,6 +31,7 @@ from urllib.parse import unquote
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.node.metrics import OPEN_METRICS, is_open_metrics_asked, open_metrics
 from penstock.security.tls import Security, common_names, server_context
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ OFF = "off"
 PORT_ABOVE = 1000
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
+METRICS = "/metrics"
 
 _HEAD_BYTES_MAX = 16 << 10
 _BODY_BYTES_MAX = 64 << 10
@@ -172,7 +175,12 @@ class HttpStatus:
                 raise BadRequest(
                     HTTPStatus.FORBIDDEN, "only from this machine; from afar use penstock ctl"
                 )
-            return await route.page(found)
+            page = await route.page(found)
+            if path == METRICS and is_open_metrics_asked(headers.get("accept", "")):
+                text = page.body if isinstance(page.body, str) else page.body.decode()
+                kind = f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
+                return Answer(open_metrics(text), kind, page.status)
+            return page
         if fitting:
             allowed = ", ".join(route.method for route, _ in fitting)
             raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, f"this page takes {allowed}")

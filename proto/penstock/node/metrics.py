@@ -7,6 +7,7 @@ writes each histogram.
 from __future__ import annotations
 
 import platform
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -72,6 +73,35 @@ def histogram(name: str, about: str, values: Mapping[Labels, Distribution], *lab
     for labelled, distribution in values.items():
         family.add_metric(labelled, distribution.labelled_buckets(), sum_value=distribution.sum)
     return family
+
+
+OPEN_METRICS: Final = "application/openmetrics-text"
+_HEAD: Final = re.compile(r"^# (HELP|TYPE) (\S+) (.*)$", re.MULTILINE)
+
+
+def is_open_metrics_asked(accept: str) -> bool:
+    """Return whether an `Accept` prefers OpenMetrics to Prometheus' text format."""
+    weights = {OPEN_METRICS: 0.0, "text/plain": 0.0}
+    for each in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        q = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        if kind in weights and re.fullmatch(r"[01](\.[0-9]{0,3})?", q):
+            weights[kind] = max(weights[kind], float(q))
+    return weights[OPEN_METRICS] > 0 and weights[OPEN_METRICS] >= weights["text/plain"]
+
+
+def open_metrics(text: str) -> str:
+    """Return metrics in Prometheus' text format as OpenMetrics, with the same samples."""
+    counters = {f[2] for f in _HEAD.finditer(text) if f[1] == "TYPE" and f[3] == "counter"}
+
+    def head(found: re.Match[str]) -> str:
+        kind, name, about = found.groups()
+        name = name.removesuffix("_total") if name in counters else name
+        if kind == "TYPE":
+            return f"# TYPE {name} {'unknown' if about == 'untyped' else about}"
+        return "# HELP {} {}".format(name, about.replace('"', r"\""))
+
+    return f"{_HEAD.sub(head, text)}# EOF\n"
 
 
 BUILD_NAME: Final = "penstock_build_info"

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics import parser as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
@@ -16,6 +18,7 @@ from penstock.node import http_status
 from penstock.node.http_status import Answer, BadRequest, HttpStatus
 from penstock.security.tls import Security, SecurityConfig
 from tests.kit.servers.authority import Authority
+from tests.kit.servers.pages import samples_of
 from tests.kit.wait import until
 
 
@@ -256,5 +259,60 @@ def test_the_default_port_lies_above_grpcs_and_gives_way_when_it_is_taken() -> N
             for server in (first, second, third):
                 await server.close()
             taken.close()
+
+    asyncio.run(test())
+
+
+METRICS = """\
+# HELP a_total Things "counted".
+# TYPE a_total counter
+a_total{why="x, y"} 3.0
+# HELP b_total Not known.
+# TYPE b_total untyped
+b_total 1.0
+# HELP c_seconds Times.
+# TYPE c_seconds histogram
+c_seconds_bucket{le="0.5"} 1.0
+c_seconds_bucket{le="+Inf"} 2.0
+c_seconds_count 2.0
+c_seconds_sum 7.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_open"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
+        ("application/openmetrics-text; version=1.0.0", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3", True),
+        ("application/openmetrics-text;q=0.1, text/plain", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=nonsense", False),
+    ],
+)
+def test_metrics_are_openmetrics_for_a_caller_that_prefers_it(accept: str, is_open: bool) -> None:
+    async def metrics(names: Mapping[str, str]) -> Answer:
+        return Answer(METRICS.encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def test() -> None:
+        server = pages()
+        server.add("GET", "/metrics", metrics, "for Prometheus")
+        answer = await server.answer("GET", "/metrics", {"accept": accept}, is_local=False)
+        body = answer.body if isinstance(answer.body, str) else answer.body.decode()
+        if not is_open:
+            assert (answer.content_type.split(";")[0], body) == ("text/plain", METRICS)
+            return
+        assert answer.content_type.startswith("application/openmetrics-text; version=1.0.0;")
+        read = open_metrics.text_string_to_metric_families
+        families = list(read(body))  # type: ignore[no-untyped-call]
+        assert [(each.name, each.type) for each in families] == [
+            ("a", "counter"),
+            ("b_total", "unknown"),
+            ("c_seconds", "histogram"),
+        ]
+        assert families[0].documentation == 'Things "counted".'
+        assert samples_of(families) == samples_of(text_string_to_metric_families(METRICS))
 
     asyncio.run(test())
