@@ -224,8 +224,13 @@ class _Node:
             lag_s=self._membership.lag_s,
             synced_check_s=60.0 * self._config.synced_check_time,
             end=self._end,
+            spark_waits_for=self._spark_waits_for,
             unlogged=self._unlogged,
         ).add_to(pages)
+
+    def _spark_waits_for(self) -> str:
+        tasks = self._components.dispatcher
+        return tasks.waits_for or ("" if tasks.tasks else "no Spark task is connected yet")
 
     async def run_until_stopped(self, stop: asyncio.Event, former: str = "") -> bool:
         """Serve until `stop`, an operator's command, or a failure.

@@ -187,9 +187,28 @@ class Pages(Collector):
     lag_s: Callable[[], float]
     synced_check_s: float
     end: Callable[[str, NodeState], None]
+    spark_waits_for: Callable[[], str]
     unlogged: Unlogged | None = None
 
+    def problem(self) -> str:
+        """Return why the stream does not reach the downstream now; empty if it does."""
+        own, progress = self.status(), self.progress()
+        held = self.pumps.facts().held_by if self.pumps.is_held else None
+        if own.state != NodeState.ONLINE:
+            return f"this Drainer is {own.state}"
+        for waits, why in (
+            ("etcd does not answer", "" if self.pumps.is_fresh else "the merge waits"),
+            ("the downstream takes no changes", progress.waits_for()),
+            ("a DDL waits for its job", progress.ddl_waits_for()),
+            ("Spark applies nothing", self.spark_waits_for()),
+            ("the merge waits for Pumps", held),
+        ):
+            if why:
+                return f"{waits}: {why}"
+        return ""
+
     def add_to(self, server: HttpStatus) -> None:
+        server.problem = self.problem
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         for process in (ProcessCollector, PlatformCollector):

@@ -85,6 +85,7 @@ class StandbyRole:
         self.writer = writer
         self.stored_ts = 0
         self.waits_for = "a standby to take over"
+        self.problem = ""
         if active is not _NOBODY_YET:
             self.waits_for = f"the end of drainer {active.node_id} at {active.host}"
         self.ended = asyncio.Event()
@@ -164,6 +165,7 @@ class StandbyRole:
             tasks.set(self._components.dispatcher.tasks)
             return Page(generate_latest(registry), CONTENT_TYPE_LATEST)
 
+        pages.problem = lambda: self.problem
         pages.add("GET", "/status", status, "for whom it stands by")
         pages.add("GET", "/metrics", metrics, "for Prometheus")
 
@@ -185,6 +187,7 @@ class StandbyRole:
                 if stored is None or stored.writer != self.writer:
                     return False
                 self.stored_ts = stored.commit_ts
+                self.problem = "etcd does not answer" if is_listed is None else ""
                 if is_listed is not None:
                     look = Look(
                         at_s=time.monotonic(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
-from typing import Any
 
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.fence import WriterFence
@@ -102,7 +101,7 @@ def build(
         front=entrance.server if isinstance(entrance.server, GrpcFront) else None,
     )
     operator = _operator(components, identity.node_id, entrance.pages, replication)
-    _add_services(components, operator, admission, entrance.server)
+    _add_services(components, operator, admission, entrance)
     return components, operator
 
 
@@ -201,8 +200,9 @@ def _scrubbing(config: PumpConfig, storage: Storage, replication: Replication) -
 
 
 def _add_services(
-    components: Components, operator: Operator, admission: Admission, server: Any
+    components: Components, operator: Operator, admission: Admission, entrance: Entrance
 ) -> None:
+    server, entrance.pages.problem = entrance.server, admission.problem
     config, counters = components.config, components.counters
     storage, group_commit, pulls = components.storage, components.group_commit, components.pulls
     large = LargeWrites(

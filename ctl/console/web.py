@@ -3,6 +3,7 @@
     GET  /                    the page                 GET  /live      the changes, as events
     GET  /static/FILE         style, script, icon      GET  /login     POST /login, /logout
     GET  /do/VERB/NODE        the consequences         POST /do/VERB/NODE   do it
+    GET  /healthz             the process answers      GET  /readyz         etcd answers, too
 
 Everything comes from here: the policy in each answer forbids any other origin, inline scripts and
 styles, and frames. On loopback only requests for this machine's own name are answered, so that no
@@ -45,7 +46,7 @@ from ctl.nodes import etcd_tls_of, tls_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node import service
-from penstock.node.http_status import host_of, is_own_name
+from penstock.node.http_status import HEALTH, READY, host_of, is_own_name, probed
 from penstock.security.tls import common_names, server_context
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ class Console:
         app.add_routes(
             [
                 web.get("/", self._page),
+                web.get(HEALTH, self._probed),
+                web.get(READY, self._probed),
                 web.get("/live", self._live),
                 web.get("/static/{name}", _static),
                 web.get("/login", self._login),
@@ -158,6 +161,13 @@ class Console:
         cluster = self._arguments.etcd_urls
         parts = self._seen_by(viewer)
         return _html(page.document(parts, viewer, cluster=cluster, began_s=self._began_s))
+
+    async def _probed(self, request: web.Request) -> web.StreamResponse:
+        seen, problem = self._poller.observation(), ""
+        if request.path == READY and (seen.listing is None or seen.etcd_problem):
+            problem = f"etcd does not answer: {seen.etcd_problem or 'not yet'}"
+        answer = probed(problem)
+        return web.Response(text=str(answer.body), status=answer.status, content_type="text/plain")
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if self._viewers >= VIEWERS_MAX:

@@ -30,6 +30,7 @@ from typing import Protocol
 from drainer.facts import Counters, MergeFacts
 from drainer.intake.merge_holder import (
     HELD_S,
+    Condition,
     Held,
     PumpView,
     WatermarkWatch,
@@ -288,6 +289,18 @@ class Pumps:
     def held(self) -> Held:
         for_s = self.watch.held_s(self._merger.watermark, self._now_s())
         return Held(watermark=self.watch.watermark, for_s=for_s, since_s=time.time() - for_s)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the watermark stands because a Pump's stream does not move."""
+        holders = [view for view in self.views() if view.holds]
+        is_ok = bool(holders) and all(view.condition is Condition.OK for view in holders)
+        return self.held().for_s >= HELD_S and not is_ok
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether etcd has listed the Pumps a moment ago; otherwise, the merge waits."""
+        return self._now_s() <= self._fresh_until_s
 
     @property
     def late(self) -> int:

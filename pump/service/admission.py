@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock import outbox
 from penstock.cluster.node_registry import NodeState
 from penstock.codes import Code
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, coded
 from penstock.pb import binlog_pb2, penstock_pb2, pump_pb2
 from penstock.wire.batch import decode_write_request, peek_binlog
 from penstock.wire.binlog import BinlogType
@@ -137,6 +137,15 @@ class Admission:
             " Drainer with another PD or etcd? It is named once a minute)",
             peer, cluster_id, self._cluster_id,
         )  # fmt: skip
+
+    def problem(self) -> str:
+        """Return why a new transaction would be refused now; empty if it would be accepted."""
+        try:
+            self._check_online()
+            self._check_space()
+        except PenstockError as error:
+            return coded(error)
+        return ""
 
     def check_outbox(self, prewrite_key: bytes) -> None:
         """Raise `Refused` for the Prewrite of an outbox whose database this Pump cannot ask.

@@ -195,6 +195,7 @@ class Entrance(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.server = build_server(config, security)
         self.port = listen(self.server, config, security)
         self.pages = HttpStatus("a Pump that is starting")
+        self.pages.problem = lambda: self.problem
         self.waits_for = "its data folder is being opened"
         """The answer to every caller until `open`."""
         self.let_in = {_HEALTH}

@@ -14,7 +14,7 @@ from ctl.commands import main
 from penstock.cluster.node_registry import Registry
 from pumpclient import PumpClient
 from tests.kit.servers.fix_replication import Replication
-from tests.kit.servers.pages import scraped
+from tests.kit.servers.pages import asked, scraped
 from tests.kit.wait import eventually
 
 pytestmark = [pytest.mark.fault, pytest.mark.thorough]
@@ -85,6 +85,8 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_declared_lost(  # n
     assert "pump-2 (dead" in details["held_by"], details
     received_ts = int(details["pump pump-2 received_ts"])
     assert int(details["low_water"]) == received_ts >= before_ts
+    code, text = asked(details["status_pages"] + "readyz")
+    assert (code, text.startswith("the merge waits for Pumps: pump-2 (dead")) == (503, True), text
     metrics = scraped(details["status_pages"])
     assert metrics["penstock_drainer_pump_holds_low_water{nodeID=pump-2}"] == 1
     assert metrics["penstock_drainer_pump_condition{condition=dead,nodeID=pump-2}"] == 1

@@ -86,6 +86,7 @@ def test_the_checkpoint_of_an_idle_cluster_moves_and_an_operator_can_stop_the_dr
     assert (page["Synced"], page["self"]["state"]) == (True, "online")
     assert page["PumpPos"]["pump-1"] >= page["LastTS"] >= seen
     assert json.loads(asked(url + "commit_ts")[1])["data"]["ts"] >= page["LastTS"]
+    eventually(lambda: asked(url + "readyz") == (200, "ok\n"), 30)  # Spark starts.
     found = scraped(url)
     assert found["penstock_drainer_state{state=online}"] == 1
     assert 0 <= found["penstock_drainer_lag_seconds"] < 5

@@ -66,6 +66,7 @@ def test_every_plot_has_data_of_a_cluster_that_is_well_and_every_alert_can_fire(
     assert empty == []
     assert prometheus.firing() == set()
     served = {name: asked(f"{url}metrics")[1] for name, url in pages.items()}
+    eventually(lambda: {asked(f"{url}readyz") for url in pages.values()} == {(200, "ok\n")}, LONG_S)
     for url in pages.values():
         assert scraped_as_open_metrics(url).keys() == scraped(url).keys()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", "".join(served.values()), re.MULTILINE))

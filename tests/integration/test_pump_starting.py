@@ -41,6 +41,9 @@ def test_a_pump_that_waits_for_etcd_says_so_when_asked_and_continues(
         assert (code, status["state"]) == (200, "starting")
         assert status["waits_for"] == f"etcd at {fresh_etcd.url} has not answered yet"
         assert asked(f"http://{pages}/metrics")[1] == 'penstock_pump_state{state="starting"} 1\n'
+        assert asked(f"http://{pages}/healthz") == (200, "ok\n")
+        code, text = asked(f"http://{pages}/readyz")
+        assert (code, text.startswith("this Pump is starting: etcd at")) == (503, True)
         stub: Any = penstock_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
         refused = pytest.raises(grpc.RpcError, match="this Pump is starting: etcd at")
         with refused as caught:  # Not UNIMPLEMENTED: that would be a Pump of TiDB-Binlog.
@@ -53,6 +56,7 @@ def test_a_pump_that_waits_for_etcd_says_so_when_asked_and_continues(
         fresh_etcd.start()
         pump.wait_for("is online at")
         eventually(lambda: health(channel) == _Health.SERVING)
+        assert asked(f"http://{pages}/readyz") == (200, "ok\n")
         assert stub.Status(penstock_pb2.StatusRequest(), timeout=30).state == "online"
     client = connect(fresh_etcd.url)
     cluster_id = Registry(client).cluster_id()

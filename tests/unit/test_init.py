@@ -60,6 +60,17 @@ def test_a_drainer_takes_the_settings_for_each_kind_of_spark_cluster(folder: Pat
     assert masters == {"spark", "yarn", "k8s"}
 
 
+def test_the_compose_file_asks_each_role_whether_it_is_ready(folder: Path) -> None:
+    ports = {"pump": 9250, "drainer": 9249, "source": 9251, "console": 9252}
+    for service in services(folder).values():
+        if service["image"] == "penstock":
+            port, asked = ports[service["command"][0]], service["healthcheck"]["test"]
+            assert asked[:3] == ["CMD", "python", "-c"]
+            assert f"'http://127.0.0.1:{port}/readyz'" in asked[3]
+            settings = " ".join([*service["command"], *service.get("environment", {}).values()])
+            assert f"0.0.0.0:{port}" in settings or f"127.0.0.1:{port}" in settings
+
+
 def test_each_role_takes_its_arguments_in_the_compose_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from drainer.settings import compat
+from penstock.node.http_status import HEALTH, READY
 from pump.config import load_settings as load_pump
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,13 @@ def test_each_node_takes_its_arguments_and_listens_where_it_is_asked_for(
         offered = {port["name"]: port["port"] for port in service["spec"]["ports"]}
         assert offered == ports
         assert str(settings.data_dir).startswith("/data/")
+
+
+def test_kubernetes_asks_the_pages_of_health_and_readiness() -> None:
+    for node in of_kind("StatefulSet"):
+        (container,) = node["spec"]["template"]["spec"]["containers"]
+        for probe, path in (("readinessProbe", READY), ("livenessProbe", HEALTH)):
+            assert container[probe]["httpGet"] == {"path": path, "port": "status"}
 
 
 def test_no_node_runs_as_root_or_writes_outside_of_its_volumes() -> None:

@@ -15,6 +15,16 @@
 {{- end }}
 {{- end -}}
 
+{{/* Asks a page of a node; a Pod has no certificate to show, so with cert-allowed-cn only the port is tried. */}}
+{{- define "penstock.probe" -}}
+{{- if contains "cert-allowed-cn" (join " " .arguments) -}}
+tcpSocket: {port: status}
+{{- else -}}
+httpGet: {path: {{ .path }}, port: status{{ if .tls }}, scheme: HTTPS{{ end }}}
+{{- end }}
+timeoutSeconds: 5
+{{- end -}}
+
 {{- define "penstock.container" -}}
 securityContext:
   allowPrivilegeEscalation: false

@@ -31,6 +31,7 @@ from urllib.parse import unquote
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.node.logs import one_line
 from penstock.node.metrics import OPEN_METRICS, is_open_metrics_asked, open_metrics
 from penstock.security.tls import Security, common_names, server_context
 
@@ -40,7 +41,7 @@ OFF = "off"
 PORT_ABOVE = 1000
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
-METRICS = "/metrics"
+METRICS, HEALTH, READY = "/metrics", "/healthz", "/readyz"
 
 _HEAD_BYTES_MAX = 16 << 10
 _BODY_BYTES_MAX = 64 << 10
@@ -55,6 +56,12 @@ class Answer:
     body: str | bytes
     content_type: str = TEXT
     status: HTTPStatus = HTTPStatus.OK
+
+
+def probed(problem: str) -> Answer:
+    """Return the answer to a probe: one line, with status 503 if there is a problem."""
+    status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+    return Answer(f"{one_line(problem) or 'ok'}\n", status=status)
 
 
 Page = Callable[[Mapping[str, str]], Awaitable[Answer]]
@@ -94,7 +101,6 @@ class HttpStatus:
     """The pages of one node, and the socket that serves them."""
 
     def __init__(self, title: str, *, request_s: float = 10.0, connections_max: int = 64) -> None:
-        self._title = title
         self._request_s = request_s
         self._connections_max = connections_max
         self._routes: list[_PageRoute] = []
@@ -105,6 +111,9 @@ class HttpStatus:
         self._names: frozenset[str] = frozenset()
         self.url = ""
         """The address of the pages; empty while they are not served."""
+        self.problem: Callable[[], str] = lambda: "this node is starting"
+        """Returns why the node cannot do its work now, empty if it can."""
+        self.begin_anew(title)
 
     def add(
         self, method: str, path: str, page: Page, about: str, *, local_only: bool = False
@@ -117,6 +126,15 @@ class HttpStatus:
         """Remove all pages, so that others can be added; the socket stays open."""
         self._title = title
         self._routes.clear()
+
+        async def healthy(names: Mapping[str, str]) -> Answer:
+            return probed("")
+
+        async def ready(names: Mapping[str, str]) -> Answer:
+            return probed(self.problem())
+
+        self.add("GET", HEALTH, healthy, "200: the process answers")
+        self.add("GET", READY, ready, "200: it can do its work; 503: the reason why not")
 
     async def start(
         self, address: str, grpc_port: int, security: Security | None = None, advertised: str = ""

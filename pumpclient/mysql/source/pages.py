@@ -74,6 +74,17 @@ def described(service: SourceService) -> dict[str, Any]:
     }
 
 
+def problem(service: SourceService) -> str:
+    """Return why the source does not follow its server now; empty if it does."""
+    counters = service.counters
+    if counters.state != "syncing" or counters.problem:
+        return f"{counters.state}: {counters.problem}".removesuffix(": ")
+    relay = service.relay.status() if service.relay else None
+    if relay is None or not relay.connected:
+        return f"not connected to the server: {relay.problem if relay else ''}".removesuffix(": ")
+    return ""
+
+
 _PREFIX = "penstock_source_"
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -87,6 +98,7 @@ class Pages:
 
     def add_to(self, server: HttpStatus) -> None:
         add = server.add
+        server.problem = partial(problem, self._service)
         add("GET", "/status", self.status, "state, places, GTIDs, seconds behind the server")
         add("GET", "/metrics", self.metrics, "for Prometheus")
         add("PUT", "/state/{action}", self.change_state, "pause or resume")

@@ -263,6 +263,23 @@ def test_the_default_port_lies_above_grpcs_and_gives_way_when_it_is_taken() -> N
     asyncio.run(test())
 
 
+def test_a_node_is_healthy_as_soon_as_it_answers_and_ready_when_it_has_no_problem() -> None:
+    async def test(server: HttpStatus) -> None:
+        healthy, ready = b"GET /healthz HTTP/1.1\r\n\r\n", b"GET /readyz HTTP/1.1\r\n\r\n"
+        assert await sent(server, healthy) == (200, "ok\n")
+        assert await sent(server, ready) == (503, "this node is starting\n")
+        server.problem = lambda: ""
+        assert await sent(server, ready) == (200, "ok\n")
+        server.problem = lambda: "the disk\nis full"
+        assert await sent(server, ready) == (503, "the disk\\nis full\n")
+        assert await sent(server, healthy) == (200, "ok\n")
+        server.begin_anew("another role")
+        assert (await sent(server, ready))[0] == 503
+        assert "GET  /readyz" in (await sent(server, b"GET / HTTP/1.1\r\n\r\n"))[1]
+
+    served(test)
+
+
 METRICS = """\
 # HELP a_total Things "counted".
 # TYPE a_total counter

@@ -331,6 +331,31 @@ def test_every_failure_has_a_status(error: Exception, code: grpc.StatusCode) -> 
     assert status_of(error) is code
 
 
+@pytest.mark.parametrize(
+    ("state", "is_full", "problem"),
+    [
+        (NodeState.ONLINE, False, ""),
+        (NodeState.PAUSING, False, f"no online: pausing [{Code.PUMP_NOT_ONLINE}]"),
+        (NodeState.ONLINE, True, f"no available space [{Code.DISK_FULL}]"),
+    ],
+)
+def test_a_pump_is_ready_while_it_would_accept_a_transaction(
+    state: NodeState, is_full: bool, problem: str
+) -> None:
+    def check_space() -> None:
+        if is_full:
+            raise OutOfSpace("no available space", code=Code.DISK_FULL)
+
+    admission = Admission(
+        cluster_id=1,
+        state=lambda: state,
+        check_space=check_space,
+        payload_bytes_max=150,
+        horizon=FixedHorizon(),
+    )
+    assert admission.problem() == problem
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_make_admission_fail_otherwise_than_by_refusing(payload: bytes) -> None:
     counters = Counters()
