@@ -33,7 +33,8 @@ PATTERNS: Final[Mapping[str, str]] = {
     "as X": r", as (?:on|in|of|from|after|by|at|when|with|one|those|an?|the|its|no|every)\b",
     "in order": r"\b[Mm]eanwhile\b|\bin order\b(?! (?:to|of))|\bin (?:(?:its|their) )?turn\b",
 }
-_KEY: Final = re.compile(r"^#? ?[a-z][a-z0-9-]* = ", re.MULTILINE)
+_KEY: Final = re.compile(r"^(?:#? ?[a-z][a-z0-9-]* = |# \[)", re.MULTILINE)
+"""A key of a sample, or the head of an example of tables."""
 _NO_CODE: Final = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
 
 

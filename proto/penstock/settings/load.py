@@ -295,11 +295,8 @@ def _from_file(
             f"cannot read {path}: {error.strerror}", "check --config", Code.SETTING_VALUE
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise NeedsOperator(
-            f"{path} is not TOML: {error}",
-            "compare it with a sample that penstock init writes",
-            Code.SETTING_VALUE,
-        ) from error
+        problem = f"{path} is not TOML: {error}"
+        raise NeedsOperator(problem, _toml_hint(str(error)), Code.SETTING_VALUE) from error
     by_key = {setting.key: setting for setting in settings}
     values = {}
     named = {s.key for s in settings if typing.get_origin(s.kind) is dict}
@@ -315,6 +312,15 @@ def _from_file(
             )
         values[setting.path] = _parsed(setting, value, f"{path}{_line(text, key)}: {key}")
     return values
+
+
+def _toml_hint(problem: str) -> str:
+    found = re.search(r"immutable namespace \((.*?),?\) \(at", problem)
+    if found is None:
+        return "compare it with the samples: penstock init DIR writes them into a new folder"
+    *section, key = re.findall(r"'(.*?)'", found[1])
+    of = f" of [{'.'.join(section)}]" if section else ""
+    return f"remove the line {key} = …{of}: [[{'.'.join((*section, key))}]] says the same"
 
 
 def _line(text: str, key: str) -> str:
@@ -442,6 +448,12 @@ def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
     assert row is not None, kind
     origin = typing.get_origin(kind)
     wanted = dict if origin is not tuple else list
+    names = [value] if isinstance(value, str) else value
+    is_list = origin is tuple and isinstance(names, list)
+    if is_list and names and all(isinstance(each, str) for each in names):
+        raise NeedsOperator(
+            f"{source} is {value!r}", _as_tables(row, source, names), Code.SETTING_VALUE
+        )
     if not isinstance(value, wanted):
         shown = f"[[{source.rpartition(' ')[2]}]]" if wanted is list else "a table"
         raise NeedsOperator(f"{source} is {value!r}", f"write it as {shown}", Code.SETTING_VALUE)
@@ -451,6 +463,17 @@ def read_tables(kind: Any, value: Any, source: str, read: ReadValue) -> Any:
         named = dict(value)
         return {n: _row(row, each, f"{source}.{n}", read) for n, each in named.items()}
     return _row(row, value, source, read)
+
+
+def _as_tables(row: type[Any], source: str, names: Sequence[str]) -> str:
+    """Return the line to write instead of `names`, such as shop.log."""
+    section, _, key = source.rpartition(" ")[2].rpartition(".")
+    keys = [_kebab(field.name) for field in dataclasses.fields(row)]
+    tables = (
+        ", ".join(f'{k} = "{v}"' for k, v in zip(keys, name.split(".", 1), strict=False))
+        for name in names
+    )
+    return f"in [{section}], write {key} = [{', '.join(f'{{ {each} }}' for each in tables)}]"
 
 
 def _row(row: type[Any], table: Any, source: str, read: ReadValue) -> Any:

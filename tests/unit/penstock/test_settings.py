@@ -153,7 +153,14 @@ def test_tables_in_arrays_and_by_name_become_rules(tmp_path: Path) -> None:
         ('[[filter.rule]]\ntable-patern = "t"\n', r"rule\[1\]: unknown key 'table-patern' \(did"),
         ("[[filter.rule]]\nis-strict = 5\n", r"filter\.rule\[1\]: is-strict: 5 is neither"),
         ('[filter.rule]\ntable-pattern = "t"\n', "unknown key 'filter.rule.table-pattern'"),
-        ('[filter]\nrule = "t"\n', r"write it as \[\[filter\.rule\]\]"),
+        ("[filter]\nrule = 5\n", r"write it as \[\[filter\.rule\]\]"),
+        ("[filter]\nrule = [5]\n", r"filter.rule\[1\] is 5 .it must be a table"),
+        ('[filter]\nrule = "t"\n', r'in \[filter\], write rule = \[{ table-pattern = "t" }\]'),
+        (
+            "[filter]\nrule = []\n[[filter.rule]]\n",
+            r"remove the line rule = … of \[filter\]: \[\[fil",
+        ),
+        ("[filter\n", "samples: penstock init DIR"),
         ("[filter.named.x]\nstrict = true\n", r"filter\.named\.x: unknown key 'strict'"),
     ],
 )
