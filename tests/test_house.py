@@ -194,8 +194,8 @@ SIZES_MAX = {
     # columns in little memory; batches of a few rows in a third of the time; DDL of many tables
     # under one fence; completion in shells; `penstock run`; a source's events in memory.
     # (issue 28) commands that name their targets, and hints that a newcomer can follow.
-    "lines": 110_736,
-    "lines of code": 79_818,
+    "lines": 110_887,
+    "lines of code": 79_932,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump; completion; `penstock run`.

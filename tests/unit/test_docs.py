@@ -6,14 +6,23 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ctl.console.__main__ import ADDRESS as CONSOLE
 from deploy.site import INDEX, PAGES, linked, messages_of_sites, options_of_a_writer, page_of
+from drainer.settings.config import DrainerConfig
 from penstock import __version__
 from penstock.codes import SUBJECTS, Code
+from penstock.errors import NeedsOperator
+from penstock.filters import Rules
+from penstock.settings.load import read_settings
+from pump.config import PumpConfig
+from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +158,67 @@ def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
             if word.startswith("--"):
                 assert word.split("=")[0] in helps[program], (page, words)
     assert len(helps) >= 10
+
+
+TIDB = {"docs/start/tidb.md"}
+"""Pages whose TOML is the settings of a TiDB."""
+WITH_TOML = {"drainer/guide/filters_and_routes.md": 4, "drainer/guide/when_it_stops.md": 3}
+
+
+def toml_blocks() -> Iterator[tuple[str, str]]:
+    for page in sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/**/*.md")}):
+        for block in re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL):
+            yield str(page.relative_to(ROOT)), block
+
+
+def problem_of(kind: type[Any], file: Path) -> str:
+    """Return the reason why a file is not the settings of this kind; empty if it is."""
+    try:
+        loaded = read_settings(
+            kind, ["--config", str(file)], prog="node", env_prefix="NODE", env={}
+        )
+        if hasattr(loaded, "filter"):
+            Rules(loaded.filter)
+    except NeedsOperator as error:
+        return str(error)
+    return ""
+
+
+def test_every_settings_file_of_a_page_is_one_that_a_node_takes(tmp_path: Path) -> None:
+    found = Counter[str]()
+    for page, text in toml_blocks():
+        (tmp_path / "node.toml").write_text(text)
+        found[page] += 1
+        if page not in TIDB:
+            kinds = (DrainerConfig, PumpConfig, SourceConfig)
+            problems = [problem_of(kind, tmp_path / "node.toml") for kind in kinds]
+            assert "" in problems, (page, text, problems)
+    assert {page: found[page] for page in WITH_TOML} == WITH_TOML
+
+
+def ports_of(addr: str) -> set[int]:
+    """Return the ports of a node's service and of its pages."""
+    port = int(addr.rpartition(":")[2])
+    return {port, port + 1000}
+
+
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [("drainer/guide/several_outputs.md", 3), ("drainer/guide/when_it_stops.md", 1)],
+)
+def test_drainers_of_a_page_share_no_port_with_each_other_or_with_another_node(
+    page: str, count: int
+) -> None:
+    text = (ROOT / page).read_text()
+    taken = [ports_of(each) for each in re.findall(r'^(?:.* --)?addr ?= ?"?([\d.:]+)', text, re.M)]
+    assert len(taken) == count
+    others = ports_of(PumpConfig().addr) | {2379}
+    for single in (SourceConfig().status_addr, CONSOLE):
+        others.add(int(single.rpartition(":")[2]))
+    if count == 1:
+        taken.append(ports_of(DrainerConfig().addr))
+    found = [*others, *itertools.chain(*taken)]
+    assert sorted(found) == sorted(set(found))
 
 
 def test_no_page_installs_a_distribution_from_the_index_while_none_is_published() -> None:
