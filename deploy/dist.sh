@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel and the sdist into dist/, and tries them as someone who has no clone: installed with each extra into an
-# environment of its own, started from a folder of its own, and with the demo at the end.
+# environment of its own, started from a folder of its own, and with the demo at the end. Beside them are an SBOM of the extra
+# `all` and the licences of its packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 project=$PWD
@@ -53,6 +54,8 @@ install console "$sdist[console]" && starts console console ctl
 "$home/console/bin/python" -c 'from importlib.resources import files; files("ctl.console").joinpath("static/console.js").read_text(); import ctl.console.page as page; page.login()' \
   || die "[console] the page's files are not in the package"
 install all "$wheel[all]" && starts all pump drainer source ctl console verify init
+"$home/all/bin/python" deploy/sbom.py "${wheel%-py3-none-any.whl}"
+say "[all] lists its packages and their licences: $(basename -a dist/*.cdx.json dist/*.licences.txt | tr '\n' ' ')"
 install demo "$wheel[demo,jre]"
 (cd "$home" && demo/bin/penstock init shop > /dev/null && demo/bin/penstock demo --rows 5000 --transactions 500)
 say "dist/ has what can be uploaded"
