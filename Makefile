@@ -26,8 +26,12 @@ NEEDS_test-tidb := mariadb sysbench tidb
 NEEDS_bench := mariadb clients sysbench $(if $(filter outputs% peers%,$(or $(ONLY),outputs)),kafka) $(if $(filter peers%,$(ONLY)),connect)
 WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
 
+# The demo alone needs no tools of development.
+comma := ,
+EXTRAS := $(if $(filter-out demo,$(or $(MAKECMDGOALS),help)),dev,demo$(if $(filter kafka,$(SINK)),$(comma)kafka))
+
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
-	@deploy/setup.sh $(WANTED)
+	@deploy/setup.sh -x $(EXTRAS) $(WANTED)
 	$(if $(filter tidb conformance helm obinlog,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm obinlog,$(WANTED)))
 	$(if $(filter $(JARS),$(WANTED)),@deploy/jars.sh .venv/servers $(filter $(JARS),$(WANTED)))
 

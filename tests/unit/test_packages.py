@@ -143,10 +143,35 @@ def test_a_goal_wants_all_that_it_needs_before_anything_starts(
         ["make", "--dry-run", "--no-print-directory", *goal],
         cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    first, *wanted = steps[0].split()
-    assert first == "deploy/setup.sh"
+    first, option, _, *wanted = steps[0].split()
+    assert (first, option) == ("deploy/setup.sh", "-x")
     assert set(wanted) == some
     assert set(wanted) <= {name for row in needed() for name in row.wanted_for}
+
+
+@pytest.mark.parametrize(
+    ("goals", "extras"),
+    [
+        (["demo"], "demo"),
+        (["demo", "SINK=delta"], "demo"),
+        (["demo", "SINK=kafka"], "demo,kafka"),
+        (["demo", "test"], "dev"),
+        (["test-all"], "dev"),
+        (["docs"], "dev"),
+        (["setup"], "dev"),
+    ],
+)
+def test_a_goal_installs_the_packages_that_it_needs_and_no_others(
+    goals: list[str], extras: str
+) -> None:
+    steps = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", *goals],
+        cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    assert steps[0].split()[:3] == ["deploy/setup.sh", "-x", extras]
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= known.keys()
+    assert "penstock-binlog[demo,console,kafka]" in known["dev"], "dev has what the demo has"
 
 
 def test_a_hint_names_the_package_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,20 +193,51 @@ def test_who_logs_in_to_a_mysql_without_tls_gets_what_that_takes(extra: str) -> 
     assert any(requirement.startswith("cryptography") for requirement in brought)
 
 
+class SetUp:
+    """A clone in whose environment pip only writes down what it is asked to install."""
+
+    def __init__(self, home: Path, pip: str) -> None:
+        (home / "deploy").mkdir()
+        for name in ("setup.sh", "packages.sh", "packages.txt", "constraints.txt"):
+            shutil.copy(ROOT / "deploy" / name, home / "deploy")
+        shutil.copy(ROOT / "pyproject.toml", home)
+        (home / ".venv/bin").mkdir(parents=True)
+        (home / ".venv/servers/etcd").mkdir(parents=True)
+        python = home / ".venv/bin/python"
+        python.write_text(f'#!/bin/sh\ncase "$*" in *"pip install"*) {pip};; esac\n')
+        python.chmod(0o755)
+        self.home = home
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.home / "deploy/setup.sh"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    def asked(self, *arguments: str) -> list[str]:
+        """Set up, and return what pip was asked to install."""
+        asked = self.home / "asked"
+        asked.unlink(missing_ok=True)
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return asked.read_text().split() if asked.exists() else []
+
+
 def test_a_set_up_that_pip_ends_says_why_pip_did(tmp_path: Path) -> None:
-    (tmp_path / "deploy").mkdir()
-    for name in ("setup.sh", "packages.sh", "packages.txt", "constraints.txt"):
-        shutil.copy(ROOT / "deploy" / name, tmp_path / "deploy")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    python = tmp_path / ".venv/bin/python"
-    python.write_text(
-        '#!/bin/sh\ncase "$*" in *"pip install"*) echo "They conflict."; exit 1;; esac\n'
-    )
-    python.chmod(0o755)
-    done = subprocess.run(
-        [tmp_path / "deploy/setup.sh"], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = SetUp(tmp_path, 'echo "They conflict."; exit 1').run()
     assert done.returncode == 1
     assert "They conflict.\nsetup: pip has failed" in done.stderr
-    assert not (tmp_path / ".venv/installed").exists()
+    assert list((tmp_path / ".venv").glob("installed*")) == []
+
+
+def test_a_set_up_installs_each_extra_once_and_again_when_the_packages_change(
+    tmp_path: Path,
+) -> None:
+    clone = SetUp(tmp_path, f'for last; do :; done; echo "$last" >> {tmp_path}/asked')
+    assert clone.asked("-x", "demo") == [".[demo]"]
+    assert clone.asked("-x", "demo") == []
+    assert clone.asked("-x", "demo,kafka") == [".[demo,kafka]"]
+    assert clone.asked() == [".[dev]"]
+    assert clone.asked("-x", "dev") == []
+    with (tmp_path / "deploy/constraints.txt").open("a") as constraints:
+        constraints.write("another==1\n")
+    assert clone.asked("-x", "dev") == [".[dev]"]
+    assert clone.asked("-x", "demo") == []  # dev has it.
