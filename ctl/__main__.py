@@ -32,6 +32,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     "source": Program("pumpclient.mysql.source.__main__", "run a MySQL or MariaDB as a writer"),
     "ctl": Program("ctl.commands", "look at a cluster and change the state of its nodes"),
     "console": Program("ctl.console.__main__", "show a cluster on one page", "console"),
+    "tail": Program("drainer.tail", "print committed changes as they come", "stream"),
     "verify": Program("pumpclient.mysql.verify.__main__", "compare an upstream with a downstream"),
     "reparo": Program("drainer.reparo.__main__", "restore files up to a time", "drainer"),
     "init": Program("penstock_local.init", "write a folder of settings, units and a compose file"),
