@@ -19,6 +19,7 @@ from typing import Any, Final
 from penstock.node import command
 
 _PROBES: Final[Mapping[str, Sequence[str]]] = {
+    "run": ("", "status"),
     "source": ("", "check", "status"),
     "drainer": ("", *(f"ddl {verb} 0 0" for verb in ("list", "track", "replace", "skip", "undo"))),
 }
@@ -127,11 +128,10 @@ def script(shell: str, found: Places) -> str:
 
 
 def _offer(shell: str, word: str, about: str) -> str:
-    about = textwrap.shorten(about, _ABOUT_MAX, placeholder=" …")
+    about = textwrap.shorten(about, 70, placeholder=" …")
     return word if shell == "bash" else f"{word}{':' if shell == 'zsh' else chr(9)}{about}"
 
 
-_ABOUT_MAX: Final = 70
 _FISH_FILES: Final = "__fish_complete_path (commandline -ct)"
 _SH: Final = """\
 _penstock_words() {

@@ -70,6 +70,8 @@ def test_a_shell_offers_programs_commands_and_options(shell: str, scripts: dict[
     assert at("penstock console --tok") == {"--token-file"}
     assert at("penstock drainer ddl ") == set(ddl_command._ARGUMENTS)
     assert "--config" in at("penstock drainer ddl skip 12 --conf")
+    assert {"status", "--from"} <= at("penstock run ")
+    assert at("penstock run status --outp") == {"--output"}
     assert {"check", *command._COMMANDS} <= at("penstock source ")
     assert at("penstock completion ") >= {"bash", "zsh", "fish"}
 
