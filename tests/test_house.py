@@ -194,9 +194,9 @@ SIZES_MAX = {
     # columns in little memory; batches of a few rows in a third of the time; DDL of many tables
     # under one fence; completion in shells; probes and OpenMetrics; an SBOM; `penstock run`
     # and `tail`; a source's events in memory; commands that name their targets, and hints that a
-    # newcomer can follow.
-    "lines": 111_139,
-    "lines of code": 80_118,
+    # newcomer can follow; an etcd that loses no writes.
+    "lines": 111_151,
+    "lines of code": 80_127,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump; completion; an SBOM; `penstock run` and `tail`.
