@@ -5,7 +5,6 @@ A program is imported only when it is run, so a missing extra of one does not af
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
+from penstock.settings.setting import did_you_mean
 
 
 class Program(NamedTuple):
@@ -58,8 +58,7 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.write(f"penstock {__version__}\n")
         return command.DONE
     if asked not in PROGRAMS:
-        near = difflib.get_close_matches(asked, PROGRAMS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(PROGRAMS)}"
+        hint = did_you_mean(asked, PROGRAMS, f"one of {', '.join(PROGRAMS)}")
         raise NeedsOperator(
             f"no program {asked}" if asked else "which program?", hint, Code.COMMAND_INVALID
         )

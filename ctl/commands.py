@@ -34,6 +34,7 @@ from ctl import compat, dump, lost, nodes, steering
 from penstock import __version__
 from penstock.node import command
 from penstock.node.output import add_output
+from penstock.settings.load import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock ctl",
         description="Look at and steer the nodes of a Penstock cluster.",
         epilog="TiDB-Binlog's spelling is understood too: penstock ctl -cmd pumps -pd-urls URL",

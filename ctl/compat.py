@@ -23,7 +23,6 @@ methods, and always answer with status 200: the code in the body has the result.
 from __future__ import annotations
 
 import argparse
-import difflib
 import http.client
 import json
 import os
@@ -43,6 +42,7 @@ from penstock.log.files import replace_file
 from penstock.node.output import moment_of, show
 from penstock.security.tls import Tls, open_http
 from penstock.settings.compat import is_true
+from penstock.settings.setting import did_you_mean
 from penstock.ts import physical_ms
 
 _OURS: Final = ("-h", "--help", "--version")
@@ -87,7 +87,7 @@ def in_our_words(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     if command not in COMMANDS:
         raise NeedsOperator(
             f"-cmd {command} is no command",
-            f"use one of {', '.join(COMMANDS)}",
+            did_you_mean(command, COMMANDS, f"use one of {', '.join(COMMANDS)}"),
             Code.COMMAND_INVALID,
         )
     made, notes = [command, *["--in-log-form"] * (command in ("pumps", "drainers"))], []
@@ -115,8 +115,7 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
                 Code.COMMAND_INVALID,
             )
         if flag not in FLAGS:
-            near = difflib.get_close_matches(flag, FLAGS, 1)
-            hint = f"did you mean -{near[0]}?" if near else "see penstock ctl --help"
+            hint = did_you_mean(flag, {*FLAGS, "version"}, "see penstock ctl --help", "--{}".format)
             raise NeedsOperator(
                 f"there is no flag {word.partition('=')[0]}", hint, Code.COMMAND_INVALID
             )

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.node import command
+from penstock.settings.load import Parser
 
 _PROBES: Final[Mapping[str, Sequence[str]]] = {
     "run": ("", "status"),
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock completion",
         description="Print a script that completes the commands and options of penstock.",
     )

@@ -34,7 +34,7 @@ from penstock.oracle.client import open_oracle
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.refusal import refusal_of
 from penstock.security.tls import Tls, open_channel
-from penstock.settings.load import ETCD_URLS
+from penstock.settings.load import ETCD_URLS, Parser
 from penstock.settings.setting import check_address
 from penstock.ts import compose, physical_ms
 
@@ -81,7 +81,7 @@ def add_commands(commands: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def connection_options() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument(
         "--etcd-urls",
         default=os.environ.get(ETCD_URLS, ""),

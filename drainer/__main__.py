@@ -59,12 +59,14 @@ def _run(argv: Sequence[str] | None) -> int:
     from drainer.settings.compat import load_settings
     from drainer.settings.config import DrainerConfig
     from penstock.node import service
+    from penstock.settings.load import check_command
     from penstock.settings.setting import changed_text
 
     if {"-h", "--help"} & set(arguments):
         from drainer.ddl_command import USAGE
 
         sys.stdout.write(f"{USAGE}\n")
+    check_command("penstock drainer", arguments, ("ddl",))
     config, notes = load_settings(arguments, prog="penstock drainer")
     # Py4J logs every call into the JVM below warning level.
     logging.getLogger("py4j").setLevel(logging.WARNING)

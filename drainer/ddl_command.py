@@ -48,6 +48,7 @@ from penstock.node.output import take_output, write
 from penstock.oracle.client import find_cluster_id
 from penstock.schema.model import DdlJob, TableInfo
 from penstock.security.tls import Security
+from penstock.settings.setting import did_you_mean
 
 _ARGUMENTS = {"list": 0, TRACK: 1, REPLACE: 2, SKIP: 1, "undo": 1}
 _SHOWN_MAX = 20
@@ -80,10 +81,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(verb: str, rest: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     if verb not in _ARGUMENTS or len(rest) < _ARGUMENTS[verb]:
+        usage = "use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
+        usage += " undo <commit_ts>; settings come last"
         raise NeedsOperator(
             f"unknown command: penstock drainer ddl {' '.join((verb, *rest))}",
-            "use list, track <commit_ts>, replace <commit_ts> <sql>, skip <commit_ts> or"
-            " undo <commit_ts>; settings come last",
+            usage if verb in _ARGUMENTS else did_you_mean(verb, _ARGUMENTS, usage),
             Code.COMMAND_INVALID,
         )
     given, flags = rest[: _ARGUMENTS[verb]], rest[_ARGUMENTS[verb] :]

@@ -10,16 +10,17 @@ systemd/       units that start the programs installed here
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
+from penstock.settings.load import Parser
 from penstock_local import FILES
 
 _FOLDERS = {
@@ -41,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock init",
         description="Write sample settings, units, alerts and a compose file into a folder.",
     )
+    parser.add_argument("--version", action="version", version=f"penstock init {__version__}")
     parser.add_argument("folder", metavar="DIR", type=Path, help="created when it is missing")
     folder: Path = parser.parse_args(argv).folder
     samples = list(_samples())

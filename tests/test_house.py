@@ -195,8 +195,9 @@ SIZES_MAX = {
     # under one fence; completion in shells; probes and OpenMetrics; an SBOM; `penstock run`
     # and `tail`; a source's events in memory; commands that name their targets, and hints that a
     # newcomer can follow; an etcd that loses no writes.
-    "lines": 111_151,
-    "lines of code": 80_127,
+    # (issue 28) commands that name their targets, and hints that a newcomer can follow.
+    "lines": 111_207,
+    "lines of code": 80_167,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump; completion; an SBOM; `penstock run` and `tail`.

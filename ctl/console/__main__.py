@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
+from penstock.settings.load import Parser
 from penstock.settings.setting import check_address
 
 PROG = "penstock console"
@@ -50,7 +51,7 @@ def load(argv: Sequence[str] | None) -> tuple[argparse.Namespace, str]:
 def _parser() -> argparse.ArgumentParser:
     from ctl.nodes import connection_options
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROG,
         description="Show a cluster on one page, live: what flows, what waits, what is wrong.",
         parents=[connection_options()],

@@ -11,7 +11,6 @@ always stops every process and removes every file.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import signal
 import sys
@@ -21,8 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from drainer.spark.jvm import use_java
+from penstock import __version__
 from penstock.errors import PenstockError, coded
 from penstock.node import command
+from penstock.settings.load import Parser
 from penstock_local.demo import flights, servers
 
 SINKS = ("sqlite", "mysql", "files", "kafka", "delta")
@@ -36,7 +37,12 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="penstock demo", description=__doc__.split("\n")[0])
+    return command.run("penstock demo", lambda: _run(argv), extra="demo")
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = Parser(prog="penstock demo", description=__doc__.split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"penstock demo {__version__}")
     parser.add_argument(
         "--source", choices=("flights", "mysql", "tidb"), default="flights",
         help="flights: a program with the data set; mysql, tidb: a MariaDB, a TiDB under sysbench",

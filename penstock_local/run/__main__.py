@@ -36,6 +36,7 @@ from penstock.errors import NeedsOperator
 from penstock.node import command, service
 from penstock.node.output import add_output, show
 from penstock.oracle.client import OracleClient
+from penstock.settings.load import Parser, check_command
 from penstock_local.process import open_local, python_module
 from penstock_local.run.parts import APP, CONSOLE, DRAINER, ETCD, SOURCE, Choice, Part, parts_of
 from penstock_local.run.supervisor import ENDED, RUNNING, STOPPED, Running, Supervisor
@@ -52,11 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["status"]:
         return command.run(f"{PROG} status", lambda: _status(arguments[1:]))
-    return command.run(PROG, lambda: _run(_parser().parse_args(arguments)), extra="run")
+
+    def body() -> int:
+        check_command(PROG, arguments, ("status",))
+        return _run(_parser().parse_args(arguments))
+
+    return command.run(PROG, body, extra="run")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROG,
         description="Replicate from one system to another, with everything on this machine.",
         epilog="`penstock run status` shows the state of each part.",
@@ -362,9 +368,7 @@ async def _compared(choice: Choice, target: MysqlTarget | SqliteTarget) -> int:
 
 
 def _status(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog=f"{PROG} status", description="Show the state of each part."
-    )
+    parser = Parser(prog=f"{PROG} status", description="Show the state of each part.")
     _folder_option(parser)
     add_output(parser)
     asked = parser.parse_args(argv)

@@ -266,7 +266,7 @@ class Pumps:
     def missing(self) -> NoPump:
         known = self.all
         if not known:
-            problem, hint = "no Pump is registered in etcd", "start one: python -m pump"
+            problem, hint = "no Pump is registered in etcd", "start one: penstock pump"
             return NoPump(problem, hint, Code.NO_PUMP)
         if not any(map(self._is_ours, known)):
             borne = "; ".join(f"{p.node_id}: {labels_text(p.labels) or 'none'}" for p in known)

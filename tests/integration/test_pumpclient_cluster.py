@@ -409,7 +409,7 @@ def test_wrong_names_are_reported_with_the_nearest_right_one(shop: PumpClient) -
 
 
 def test_without_a_pump_connecting_says_how_to_get_one(etcd_url: str) -> None:
-    with pytest.raises(NoPump, match="python -m pump"):
+    with pytest.raises(NoPump, match="penstock pump"):
         PumpClient.connect(etcd_url, options=Options(connect_timeout_s=0.1))
 
 

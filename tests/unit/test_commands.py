@@ -1,12 +1,18 @@
 """Every command explains itself, prints its version, and refuses a typo with a hint."""
 
+import contextlib
+import io
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from ctl.__main__ import main
+from ctl.completion import places
 from penstock import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +60,59 @@ def test_a_mistyped_key_ends_a_node_with_the_nearest_key(name: str, tmp_path: Pa
     done = run(name, "--config", str(path))
     assert done.returncode == 2
     assert "unknown key 'adr' (did you mean 'addr'?)" in done.stderr
+
+
+def mistyped(word: str) -> str:
+    """Leave a letter in the middle out."""
+    at = len(word) // 2 + word.count("--")
+    return word[:at] + word[at + 1 :]
+
+
+DDL = {"track": ["7"], "replace": ["7", "DROP TABLE t"], "skip": ["7"], "undo": ["7"]}
+
+
+def typos() -> Iterator[tuple[list[str], str]]:
+    """Yield a command line for each word of each program, mistyped; and the word."""
+    found = places()
+    words = {word for each in found.values() for word in each}
+    for place, offered in found.items():
+        typed = place.split()
+        if typed[:2] == ["drainer", "ddl"]:
+            typed += DDL.get(typed[-1], [])
+        for word in offered:
+            wrong = mistyped(word)
+            if len(word.lstrip("-")) >= 4 and wrong not in words and not word.startswith(wrong):
+                yield [*typed, wrong], word
+
+
+def test_each_mistyped_command_option_and_choice_is_answered_with_the_word_that_was_meant(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    count, wrong = 0, []
+    for argv, word in typos():
+        code = main(argv)
+        line = capsys.readouterr().err
+        meant = rf"penstock.*: .*\(did you mean -*{re.escape(word.lstrip('-'))}\?.*\) \[PS-\d+\]\n"
+        if (code, bool(re.fullmatch(meant, line))) != (2, True):
+            wrong.append((argv, code, line))
+        count += 1
+    assert wrong == []
+    assert count > 500
+
+
+SECOND_NAMES = re.compile(r"\bmysql-source\b|\bbinlogctl\b|python -m (pump|drainer|ctl)\b")
+
+
+def test_no_help_and_no_page_for_users_calls_a_program_by_a_second_name() -> None:
+    shown = io.StringIO()
+    for place in places():
+        if place and " -" not in place:
+            with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+                main([*place.split(), "--help"])
+    assert shown.getvalue().count("usage: ") > 30
+    assert SECOND_NAMES.search(shown.getvalue()) is None
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*/guide/*.md"), ROOT / "README.md"]
+    pages += [ROOT / f"{each}/README.md" for each in ("pump", "drainer", "pumpclient", "ctl")]
+    for page in pages:
+        if page.name != "from_tidb_binlog.md":
+            assert SECOND_NAMES.search(page.read_text()) is None, page

@@ -111,7 +111,7 @@ def test_every_code_has_its_place_with_what_it_means_and_the_messages_that_show_
 
 def test_messages_are_found_where_an_error_is_made_by_names_or_by_a_factory() -> None:
     found = messages_of_sites()
-    assert "no Pump is registered in etcd (start one: python -m pump)" in found["NO_PUMP"]
+    assert "no Pump is registered in etcd (start one: penstock pump)" in found["NO_PUMP"]
     assert "no database is chosen (write the table as schema.table)" in found["DDL_OBJECT"]
 
 

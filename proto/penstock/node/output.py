@@ -34,6 +34,7 @@ from typing import Any, Final
 from penstock.codes import Code
 from penstock.errors import Malformed, NeedsOperator
 from penstock.pb import penstock_pb2
+from penstock.settings.setting import did_you_mean
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, MutationType, TableMutation
 from penstock.wire.codec import decode_prewrite_value
@@ -64,7 +65,9 @@ def take_output(argv: Sequence[str]) -> tuple[str, list[str]]:
             rest.append(word)
     if form not in (TEXT, JSON):
         raise NeedsOperator(
-            f"unknown output {form!r}", "use -o text or -o json", Code.COMMAND_INVALID
+            f"unknown output {form!r}",
+            did_you_mean(form, (TEXT, JSON), "use -o text or -o json"),
+            Code.COMMAND_INVALID,
         )
     return form, rest
 

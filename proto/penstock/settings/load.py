@@ -45,7 +45,7 @@ from typing import Any, NoReturn, TypeVar
 from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.settings.setting import pasted
+from penstock.settings.setting import did_you_mean, pasted
 
 log = logging.getLogger(__name__)
 
@@ -239,20 +239,49 @@ def _settings(cls: type[Any], path: tuple[str, ...] = ()) -> Iterator[_Setting]:
             yield _Setting((*path, field.name), kind, field)
 
 
-class _FlagParser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """The parser of every program: an error is `NeedsOperator`, with the word that was meant."""
+
     def error(self, message: str) -> NoReturn:
-        known = [flag for action in self._actions for flag in action.option_strings]
-        wrong = re.search(r"unrecognized arguments: (\S+)", message)
-        near = difflib.get_close_matches(wrong[1].split("=")[0], known, 1) if wrong else []
-        hint = f"did you mean {near[0]}?" if near else f"see {self.prog} --help"
-        code = Code.SETTING_UNKNOWN if wrong else Code.SETTING_VALUE
-        raise NeedsOperator(message, hint, code)
+        raise NeedsOperator(message, f"see {self.prog} --help", Code.SETTING_VALUE)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse; raise `NeedsOperator` for an unknown flag first, then for one that is missing."""
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words[: words.index("--")] if "--" in words else words:
+            flag = word.split("=")[0]
+            is_one = any(each.startswith(flag) for each in self._option_string_actions)
+            if flag.startswith("--") and not is_one and self._subparsers is None:
+                self._refuse(word)
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self._refuse(*rest)
+        return found, rest
+
+    def _refuse(self, *words: str) -> NoReturn:
+        known, otherwise = self._option_string_actions, f"see {self.prog} --help"
+        hint = did_you_mean(words[0].split("=")[0], known, otherwise)
+        problem = f"unrecognized arguments: {' '.join(words)}"
+        raise NeedsOperator(problem, hint, Code.SETTING_UNKNOWN)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = list(map(str, action.choices))
+        what = "/".join(action.option_strings) or action.metavar or action.dest
+        hint = did_you_mean(str(value), known, f"use {', '.join(known)}")
+        raise NeedsOperator(f"unknown {what} {value!r}", hint, Code.COMMAND_INVALID)
 
 
-def _parser(
-    cls: type[Any], settings: Sequence[_Setting], prog: str, prefix: str
-) -> argparse.ArgumentParser:
-    parser = _FlagParser(
+def check_command(prog: str, argv: Sequence[str], known: Collection[str]) -> None:
+    """Raise `NeedsOperator` if `argv` begins with a word that is not a command of a node."""
+    if argv and not argv[0].startswith("-") and argv[0] not in known:
+        hint = did_you_mean(argv[0], known, f"use {', '.join(known)}, or no command, to run it")
+        raise NeedsOperator(f"unknown command: {prog} {argv[0]}", hint, Code.COMMAND_INVALID)
+
+
+def _parser(cls: type[Any], settings: Sequence[_Setting], prog: str, prefix: str) -> Parser:
+    parser = Parser(
         prog=prog,
         description=(cls.__doc__ or "").strip(),
         epilog=f"Settings also come from {prefix}_<NAME> and from the TOML file; flags win.",
@@ -305,8 +334,7 @@ def _from_file(
         if key in removed:
             raise _former(f"{path}{_line(text, key)}", key, removed)
         if setting is None:
-            near = difflib.get_close_matches(key, by_key, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "keys are listed by --help"
+            hint = did_you_mean(key, by_key, "keys are listed by --help", repr)
             raise NeedsOperator(
                 f"{path}{_line(text, key)}: unknown key {key!r}", hint, Code.SETTING_UNKNOWN
             )
@@ -485,8 +513,7 @@ def _row(row: type[Any], table: Any, source: str, read: ReadValue) -> Any:
     for key, value in table.items():
         field = fields.get(key)
         if field is None:
-            near = difflib.get_close_matches(key, fields, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"keys are {', '.join(fields)}"
+            hint = did_you_mean(key, fields, f"keys are {', '.join(fields)}", repr)
             raise NeedsOperator(f"{source}: unknown key {key!r}", hint, Code.SETTING_UNKNOWN)
         if hints[field.name] is Any:
             values[field.name] = value

@@ -1,8 +1,9 @@
 """Setting: its help and its checks as a field, and its form in the log, without secrets."""
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +44,14 @@ def check_advertised(address: str) -> None:
     if host in ("0.0.0.0", "[::]", "::"):
         hint = f"others cannot connect to {host}: name an address of this node, as 10.0.0.1:{port}"
         raise out_of_range("advertise_addr", address, hint)
+
+
+def did_you_mean(
+    word: str, known: Iterable[str], otherwise: str, shown: Callable[[str], str] = str
+) -> str:
+    """Return a hint with the known word that is nearest to `word`, else another hint."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {shown(near[0])}?" if near else otherwise
 
 
 def out_of_range(name: str, value: object, hint: str) -> NeedsOperator:

@@ -37,7 +37,7 @@ from penstock.node import service
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
-from penstock.settings.load import read_settings
+from penstock.settings.load import Parser, check_command, read_settings
 from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.server import Check, check_server
 from pumpclient.mysql.source.config import SourceConfig
@@ -126,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             facts, text = {"source": changed, **facts}, f"source {changed}:\n{text}"
         write(form, facts, text)
         return 0
+    check_command(PROG, arguments, ("check", *_COMMANDS))
     return run(load(arguments))
 
 
@@ -356,10 +357,10 @@ def changed_while_stopped(settings: SourceConfig, edit: Edit) -> str:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=PROG, description="Ask a source that runs here, or change one that is stopped."
     )
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument(
         "--status-addr", default="", metavar="HOST:PORT", help="where the source's pages are"
     )

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from penstock import __version__
 from penstock.errors import Retryable, coded
 from penstock.node.output import add_output, plain, show
+from penstock.settings.load import Parser
 from pumpclient.mysql.protocol.server import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
 from pumpclient.mysql.verify.verifier import Verifier, VerifyReport, names_of
@@ -106,9 +107,7 @@ def _address(url: str, side: str) -> ServerAddress:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="penstock verify", description="Compare an upstream with a downstream."
-    )
+    parser = Parser(prog="penstock verify", description="Compare an upstream with a downstream.")
     parser.add_argument("--version", action="version", version=f"penstock verify {__version__}")
     url = "mysql://user:password@host:port/ (or tidb://); password also from PENSTOCK_{}_PASSWORD"
     parser.add_argument("--upstream", required=True, metavar="URL", help=url.format("UPSTREAM"))

@@ -72,7 +72,7 @@ def test_a_flag_that_means_nothing_to_a_command_is_said_to() -> None:
 @pytest.mark.parametrize(
     ("written", "problem", "hint"),
     [
-        ("-cmd pump", "-cmd pump is no command", "offline-pump"),
+        ("-cmd pump", "-cmd pump is no command", "did you mean pumps?"),
         ("-cmd pumps -pd-url x", "no flag -pd-url", "-pd-urls"),
         ("-cmd pumps now", "'now' is no flag", "-cmd"),
         ("-cmd update-pump -node-id", "-node-id has no value", "-node-id="),
@@ -92,6 +92,5 @@ def test_both_spellings_end_alike(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no node is named (give a node id" in capsys.readouterr().err
     assert main(["-cmd", "pause-pump", "-node-id", "p", "-pd-urls", away]) == 1
     assert main(["-cmd", "bogus"]) == 2
-    with pytest.raises(SystemExit) as end:
-        main(["-cmd", "update-pump", "-node-id", "p", "-state", "sleepy", "-pd-urls", away])
-    assert end.value.code == 2
+    words = ["update-pump", "-node-id", "p", "-state", "sleepy", "-pd-urls", away]
+    assert main(["-cmd", *words]) == 2

@@ -218,7 +218,7 @@ def test_a_pump_of_another_cluster_needs_an_operator() -> None:
 
 def test_without_any_pump_the_error_says_how_to_get_one() -> None:
     cluster = cluster_of(write_timeout_s=0.1)
-    with pytest.raises(NoPump, match="python -m pump"):
+    with pytest.raises(NoPump, match="penstock pump"):
         cluster.prewrite(1)
 
 
