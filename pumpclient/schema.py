@@ -18,7 +18,7 @@ from collections.abc import Callable
 from penstock.cluster.history import History
 from penstock.codes import Code
 from penstock.ddl import Catalog
-from penstock.errors import NeedsOperator
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import DdlJob
 from pumpclient.rows import Table
 
@@ -141,10 +141,10 @@ class Schemas:
             return table
 
 
-def _unknown(catalog: Catalog, schema: str, name: str) -> NeedsOperator:
+def _unknown(catalog: Catalog, schema: str, name: str) -> Malformed:
     near = difflib.get_close_matches(f"{schema}.{name}", _names(catalog), n=1)
     hint = f"did you mean {near[0]}?" if near else "create it with execute_ddl"
-    return NeedsOperator(f"there is no table {schema}.{name}", hint, Code.ROW_REFUSED)
+    return Malformed(f"there is no table {schema}.{name}", hint, Code.ROW_REFUSED)
 
 
 def _names(catalog: Catalog) -> list[str]:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from penstock.cluster.history import History
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.ddl import plan_ddl
+from penstock.errors import Malformed, NeedsOperator
 from penstock.schema.model import DdlJob
 from pumpclient.schema import Schemas, split_name
 from tests.kit.fakes.etcd import MemoryEtcd
@@ -50,6 +51,17 @@ def recorded(*statements: str) -> History:
     for job in DdlSession(*statements).history:
         history.append(job)
     return history
+
+
+def test_a_mistyped_table_and_an_unreadable_ddl_are_mistakes_of_the_program() -> None:
+    schemas = Schemas(recorded("CREATE TABLE goods (a INT)"))
+    with pytest.raises(Malformed, match=r"no table d.good .did you mean d.goods") as caught:
+        schemas.table("d", "good")
+    assert caught.value.code is Code.ROW_REFUSED
+    for sql in ("CREATE TABLE d.t (a INT, ", "CREATE TABLE `d"):
+        with pytest.raises(Malformed) as unreadable:
+            plan_ddl(sql, "d", schemas.catalog(), lambda: 1)
+        assert unreadable.value.code is Code.DDL_UNREADABLE, sql
 
 
 @pytest.mark.parametrize("count", [10, 1_000])

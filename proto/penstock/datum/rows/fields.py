@@ -22,6 +22,7 @@ of a form (an int as flag 3 and so on), because a key that was split into datums
 
 from __future__ import annotations
 
+import datetime as dt
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -421,6 +422,9 @@ def _time_field(column: ColumnInfo) -> Field:
     is_timestamp = column.tp is MysqlType.TIMESTAMP
 
     def encode(value: object) -> bytes:
+        if not is_timestamp and isinstance(value, dt.datetime) and value.tzinfo is not None:
+            hint = "give it without tzinfo, or use a TIMESTAMP"
+            raise refused(column, value, f"the column has no time zone: {hint}")
         try:
             fields = times.datetime_fields(value, fsp)
             if is_date:

@@ -14,7 +14,7 @@ from penstock.datum.jsonb import text_literal
 from penstock.ddl.charsets import charset_named, literal_in
 from penstock.ddl.syntax.lexer import RESERVED, Kind, Source, Token
 from penstock.ddl.syntax.statements import Edit, Flavor, TableRef, Value, ValueKind
-from penstock.errors import NeedsOperator
+from penstock.errors import Malformed, NeedsOperator
 
 T = TypeVar("T")
 NAME_CHARS_MAX = 64
@@ -66,7 +66,7 @@ class Cursor:
         """Raise NeedsOperator naming the text under the cursor."""
         near = self.source.text[self.token.start : self.token.start + 40] or "its end"
         what = f", {wanted} is missing" if wanted else ""
-        raise NeedsOperator(
+        raise Malformed(
             f"cannot read the DDL near {near!r}{what}",
             "check the statement; the docstring of penstock.ddl says what can be followed",
             Code.DDL_UNREADABLE,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from penstock.codes import Code
-from penstock.errors import NeedsOperator
+from penstock.errors import Malformed
 
 
 class Kind(Enum):
@@ -120,13 +120,13 @@ def read(sql: str) -> Source:
     return Source("".join(kept), tuple(tokens))
 
 
-def _unreadable(sql: str, at: int, group: str) -> NeedsOperator:
+def _unreadable(sql: str, at: int, group: str) -> Malformed:
     near = sql[at : at + 30] or sql[-30:]
     if group == "maria":
         problem, hint = "a comment for MariaDB only", "write the clause without the comment marks"
     else:
         problem, hint = "a quote or comment that never ends", "close it"
-    return NeedsOperator(f"DDL holds {problem} near {near!r}", hint, Code.DDL_UNREADABLE)
+    return Malformed(f"DDL holds {problem} near {near!r}", hint, Code.DDL_UNREADABLE)
 
 
 def _meaning(kind: Kind, piece: str) -> str:
