@@ -23,14 +23,14 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import zone_offset
 from penstock.security.databases import CA, FULL, PasswordFile
 from penstock.settings.load import duration_s, size_bytes
-from penstock.settings.setting import out_of_range
+from penstock.settings.setting import did_you_mean, out_of_range
 
 SQLITE, KAFKA, DELTA = "sqlite", "kafka", "delta"
 MYSQL_PASSWORD = "MYSQL_PSWD"
@@ -550,7 +550,15 @@ def target_of(url: str) -> Target:
             f"unreadable downstream URL: {error}", cls.HINT, Code.URL_INVALID
         ) from error
     if cls is Target:
-        raise no_sink(parts.scheme, _KNOWN)
+        raise no_sink(parts.scheme, did_you_mean(parts.scheme, TARGETS, _KNOWN, "{}://".format))
+    if cls is SqliteTarget and not url[len(SQLITE) :].startswith("://"):
+        path = quote(unquote(parts.path))
+        raise NeedsOperator(
+            f"the downstream {SQLITE}:{parts.path} lacks slashes",
+            f"write {SQLITE}:///{path} for this path, {SQLITE}:///{path.lstrip('/')} for one in the"
+            " current folder",
+            Code.URL_INVALID,
+        )
     return cls(
         scheme=parts.scheme,
         place=parts.netloc.rpartition("@")[2],

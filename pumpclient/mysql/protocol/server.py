@@ -27,6 +27,7 @@ from penstock.security.databases import (
     PasswordFile,
     SqlTls,
 )
+from penstock.settings.setting import did_you_mean
 from pumpclient.mysql.gtid import Flavor, GtidSet, parse_gtid_set
 
 RELOAD_ALL = "stop the source and load all tables again (penstock source reload --all)"
@@ -232,11 +233,10 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
     except ValueError:
         host, port = None, 0
     if host is None or parts.scheme not in _SCHEMES:
-        raise NeedsOperator(
-            f"the {what} is no URL of a server",
-            "write mysql://user:password@host:port/ and percent-encode special characters",
-            Code.URL_INVALID,
-        )
+        wanted = "write mysql://user:password@host:port/ and percent-encode special characters"
+        if host is not None:
+            wanted = did_you_mean(parts.scheme, _SCHEMES, wanted, "{}://".format)
+        raise NeedsOperator(f"the {what} is no URL of a server", wanted, Code.URL_INVALID)
     user = unquote(parts.username or "root")
     return ServerAddress(host, port, user, unquote(parts.password or "") or password)
 

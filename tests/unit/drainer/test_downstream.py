@@ -142,7 +142,11 @@ def test_a_sink_that_is_no_url_is_refused_without_repeating_it() -> None:
 REFUSED = {
     "sqlite://host/x.db": "names no file",
     "sqlite:///x.db?a=b": "unknown downstream option 'a'.*known are none",
-    "oracle://h/": "no sink for downstream scheme 'oracle'",
+    "oracle://h/": "no sink for downstream scheme 'oracle'.*use sqlite:///path",
+    "mysq://h/": "no sink for downstream scheme 'mysq'.*did you mean mysql://",
+    "kafa://h/": "did you mean kafka://",
+    "sqlite:/a b.db": r"write sqlite:////a%20b.db for this path, sqlite:///a%20b.db for one in",
+    "sqlite:x.db": r"write sqlite:///x.db",
     "mysql://h/?colour=red": "unknown downstream option 'colour'.*checkpoint-schema",
     "mysql://h/?loopback-channel=x": "loopback-channel is 'x'",
     "mysql://h/?read-timeout=soon": "read-timeout is 'soon'",
