@@ -20,6 +20,7 @@ from penstock import __version__
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
+from penstock.node.output import add_output, show
 from penstock.settings.load import Parser
 from penstock_local import FILES
 
@@ -48,7 +49,9 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"penstock init {__version__}")
     parser.add_argument("folder", metavar="DIR", type=Path, help="created when it is missing")
-    folder: Path = parser.parse_args(argv).folder
+    add_output(parser)
+    asked = parser.parse_args(argv)
+    folder: Path = asked.folder
     samples = list(_samples())
     for path, _, _ in samples:
         if (folder / path).exists():
@@ -60,7 +63,8 @@ def _run(argv: Sequence[str] | None) -> int:
         created = os.open(folder / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(created, "w", encoding="utf-8") as file:
             file.write(text)
-        sys.stdout.write(f"{folder / path}\n")
+    written = [str(folder / path) for path, _, _ in samples]
+    show(asked, {"files": written}, "\n".join(written))
     return command.DONE
 
 

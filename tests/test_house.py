@@ -196,8 +196,8 @@ SIZES_MAX = {
     # and `tail`; a source's events in memory; commands that name their targets, and hints that a
     # newcomer can follow; an etcd that loses no writes.
     # (issue 28) commands that name their targets, and hints that a newcomer can follow.
-    "lines": 111_207,
-    "lines of code": 80_167,
+    "lines": 111_244,
+    "lines of code": 80_200,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump; completion; an SBOM; `penstock run` and `tail`.

@@ -180,6 +180,7 @@ _SCHEMA_HINT = (
 class Restored:
     """The results of a restore, for its last line."""
 
+    verb: str = "restored"
     through_ts: int = 0
     transactions: int = 0
     ddls: int = 0
@@ -187,31 +188,42 @@ class Restored:
     skipped: Counts = field(default_factory=Counts)
     unproved: str = ""
 
+    def facts(self) -> dict[str, Any]:
+        return {
+            "done": self.verb,
+            "through_ts": self.through_ts,
+            "transactions": self.transactions,
+            "ddls": self.ddls,
+            "rows": dict(self.rows),
+            "left_out": sum(self.skipped.values()),
+            "unproved": self.unproved or None,
+        }
+
     def __str__(self) -> str:
         rows = ", ".join(f"{name} {count:,}" for name, count in sorted(self.rows.items()))
         skipped = sum(self.skipped.values())
         more = f"; {skipped:,} changes were left out by filters" if skipped else ""
         unproved = f"; it cannot be proved {self.unproved}" if self.unproved else ""
         return (
-            f"everything up to {self.through_ts} ({time_text(self.through_ts)}):"
+            f"{self.verb} everything up to {self.through_ts} ({time_text(self.through_ts)}):"
             f" {self.transactions:,} transactions, {self.ddls:,} DDL, changes of rows:"
             f" {rows or 'none'}{more}{unproved}"
         )
 
 
-def run(config: ReparoConfig) -> str:
-    """Restore, print or only check, as configured; return the closing message."""
+def run(config: ReparoConfig) -> Restored:
+    """Restore, print or only check, as configured."""
     held = HeldChanges(config.folder)
     held.check_stop(config.stop_ts)
     target = config.target
     if config.dry_run or target is None:
         writer = Checks() if config.dry_run else Prints()
-        return f"{writer.verb} {Restore(config, held, writer).run(Checkpoint(config.after_ts, 0))}"
+        made = Restore(config, held, writer).run(Checkpoint(config.after_ts, 0))
+        return replace(made, verb=writer.verb)
     sink = open_table_sink(target, cluster_id=held.cluster_id)
     with closing(sink):
         start = _starting_point(config, sink)
-        made = Restore(config, held, Applies(sink)).run(start)
-    return f"restored {made}"
+        return Restore(config, held, Applies(sink)).run(start)
 
 
 def _starting_point(config: ReparoConfig, sink: TableSink) -> Checkpoint:

@@ -63,7 +63,7 @@ def files(bank: Bank, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def restored(files: Path, target: Path, **settings: Any) -> str:
     sink = f"sqlite:///{target}"
-    return run(ReparoConfig(data_dir=str(files), sink=sink, batch_bytes_max=5000, **settings))
+    return str(run(ReparoConfig(data_dir=str(files), sink=sink, batch_bytes_max=5000, **settings)))
 
 
 def state(target: Path) -> tuple[int, State]:
@@ -156,7 +156,7 @@ def test_point_in_time_recovery_as_it_is_documented(
     for path in sorted(files.glob("binlog-*"))[:1]:
         path.unlink()
     config = ReparoConfig(data_dir=str(files), sink=mariadb.url, stop_tso=wanted_ts)
-    assert "restored everything up to" in run(config)
+    assert "restored everything up to" in str(run(config))
     read = of_mariadb(mariadb)()
     assert read == (wanted_ts, bank.state_at(wanted_ts))
 

@@ -1,5 +1,6 @@
 """What `penstock init` writes is what the programs take."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import yaml
 
 from ctl.console.__main__ import load as load_console
 from drainer.settings import compat
+from penstock import __version__
 from penstock_local import init
+from penstock_local.demo import __main__ as demo
 from pump.config import load_settings as load_pump
 from pumpclient.mysql.source.command import load as load_source
 
@@ -27,6 +30,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("init") / "shop"
     assert init.main([str(made)]) == 0
     return made
+
+
+@pytest.mark.parametrize("program", [init, demo])
+def test_each_prints_its_version(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        program.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"penstock {program.__name__.split('.')[1]} {__version__}\n"
+
+
+def test_the_files_that_were_written_are_one_document_of_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init.main([str(tmp_path / "new"), "-o", "json"]) == 0
+    written = json.loads(capsys.readouterr().out)["files"]
+    assert {Path(each) for each in written} == {
+        each for each in (tmp_path / "new").rglob("*") if each.is_file()
+    }
 
 
 def services(folder: Path) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from drainer.reparo.__main__ import main
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.restore import run
 from drainer.settings.targets import FilesTarget
@@ -58,7 +59,22 @@ def files(folder: Path) -> list[Path]:
 
 def restored(folder: Path, stop_tso: int = 0) -> str:
     target = folder.with_suffix(".db")
-    return run(ReparoConfig(data_dir=str(folder), sink=f"sqlite:///{target}", stop_tso=stop_tso))
+    return str(
+        run(ReparoConfig(data_dir=str(folder), sink=f"sqlite:///{target}", stop_tso=stop_tso))
+    )
+
+
+def test_the_last_line_of_a_restore_is_an_object_with_json(
+    written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = written.copy(tmp_path / "files")
+    assert main(["--data-dir", str(folder), "-o", "json"]) == 0
+    *changes, last = map(json.loads, capsys.readouterr().out.splitlines())
+    inserts = [each for each in changes if each.get("type") == "insert"]
+    assert len(changes) == len(inserts) + last["ddls"]
+    assert last["done"] == "printed"
+    assert last["rows"] == {"shop.t": len(inserts)}
+    assert last["through_ts"] >= max(written.of_ts)
 
 
 def removed(paths: Iterable[Path]) -> None:
