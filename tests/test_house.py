@@ -195,7 +195,6 @@ SIZES_MAX = {
     # under one fence; completion in shells; probes and OpenMetrics; an SBOM; `penstock run`
     # and `tail`; a source's events in memory; commands that name their targets, and hints that a
     # newcomer can follow; an etcd that loses no writes.
-    # (issue 28) commands that name their targets, and hints that a newcomer can follow.
     "lines": 111_244,
     "lines of code": 80_200,
     # The Spark cluster; digests and admission; the data source, its public name and its example;

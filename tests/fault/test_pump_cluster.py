@@ -59,7 +59,7 @@ def test_a_pump_waits_for_an_etcd_that_is_not_there_yet(
     fresh_etcd.stop()
     address = f"127.0.0.1:{free_port()}"
     pump = pump_factory(fresh_etcd.url, waiting=False, addr=address)
-    pump.wait_for("ERROR .* does not answer, trying again .*.start etcd, or correct etcd-urls")
+    pump.wait_for("ERROR .* does not answer, trying again: .*start etcd, or correct etcd-urls")
     fresh_etcd.start()
     pump.wait_for(f"is online at {address}")
     assert pump.stop() == 0
