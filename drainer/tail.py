@@ -22,6 +22,7 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
 from penstock.node.output import JSON, add_output, plain, time_text, write_line
+from penstock.settings.load import Parser
 
 PROG = "penstock tail"
 _ETCD = "127.0.0.1:2379"
@@ -33,9 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROG, description="Print committed changes as they come, in commit order."
-    )
+    parser = Parser(prog=PROG, description="Print committed changes as they come, in commit order.")
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
         "--etcd-urls", metavar="HOST:PORT,…", default=os.environ.get("PENSTOCK_ETCD_URLS", _ETCD),

@@ -116,3 +116,9 @@ def test_no_help_and_no_page_for_users_calls_a_program_by_a_second_name() -> Non
     for page in pages:
         if page.name != "from_tidb_binlog.md":
             assert SECOND_NAMES.search(page.read_text()) is None, page
+
+
+def test_no_program_has_a_parser_of_another_class() -> None:
+    for folder in ("ctl", "drainer", "pump", "pumpclient", "proto/penstock", "penstock_local"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            assert "= argparse.ArgumentParser(" not in path.read_text(), path
