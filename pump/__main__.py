@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
+# gRPC reads this when it is imported. `penstock.node.logs` logs its lines about callers.
+if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # A parent may have set it.
+    os.environ["GRPC_VERBOSITY"] = "INFO"
+
 import contextlib
 import ctypes
 import gc
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -29,10 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
-    # gRPC reads it when it is imported, and a parent may have set it. `penstock.node.logs` logs
-    # gRPC's lines about callers.
-    if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
-        os.environ["GRPC_VERBOSITY"] = "INFO"
     from penstock.node import service
     from penstock.settings.setting import changed_text
     from pump.config import PumpConfig, load_settings

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.datum import values
@@ -118,6 +118,7 @@ def test_memcomparable_forms_sort_like_their_values(
     encode: Callable[..., bytes], inputs: st.SearchStrategy[object], data: st.DataObject
 ) -> None:
     one, other = data.draw(inputs), data.draw(inputs)
+    assume(one != other)  # -0.0 and 0.0 are equal and have two forms.
     assert (encode(one) < encode(other)) == (one < other)  # type: ignore[operator]
 
 
