@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
-# gRPC reads this when it is imported. `penstock.node.logs` logs its lines about callers.
-if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":  # A parent may have set it.
-    os.environ["GRPC_VERBOSITY"] = "INFO"
-
 import contextlib
 import ctypes
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,8 +27,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.run("penstock pump", lambda: _run(argv), extra="pump")
 
 
+def log_grpc() -> None:
+    """Have gRPC log; called before it is imported, which is when it reads the variable.
+
+    `penstock.node.logs` logs its lines about callers. A parent may have set another level.
+    """
+    if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
+        os.environ["GRPC_VERBOSITY"] = "INFO"
+
+
 def _run(argv: Sequence[str] | None) -> int:
     command.outlive_hangup()
+    log_grpc()
     from penstock.node import service
     from penstock.settings.setting import changed_text
     from pump.config import PumpConfig, load_settings

@@ -23,8 +23,11 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-from pump import __main__ as pump  # Imported first: it configures gRPC's logging.
-from pump import node as _loaded  # noqa: F401
+from pump import __main__ as pump
+
+pump.log_grpc()  # Before the next line imports gRPC.
+
+from pump import node as _loaded  # noqa: E402, F401
 
 _DIES_WITHIN_S = 1.0
 _ETCD_WITHIN_S = 2.0

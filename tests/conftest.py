@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 
 import pytest
 from hypothesis import settings
@@ -26,6 +27,15 @@ pytest_plugins = [
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
+
+
+_GRPC_VERBOSITY = os.environ.get("GRPC_VERBOSITY", "NONE")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Undo what a node's `main` set in this process; every program of a test would inherit it."""
+    os.environ["GRPC_VERBOSITY"] = _GRPC_VERBOSITY
 
 
 @pytest.hookimpl(tryfirst=True)

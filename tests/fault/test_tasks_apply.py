@@ -114,7 +114,7 @@ LARGE_TRANSACTION = {
     "the server ends its transaction within half a minute; it commits nothing more; equal",
     cases="1, on a Spark cluster and into a TiDB another 2",
 )
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "cluster"),
     [
