@@ -28,10 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def log_grpc() -> None:
-    """Have gRPC log; called before it is imported, which is when it reads the variable.
-
-    `penstock.node.logs` logs its lines about callers. A parent may have set another level.
-    """
+    """Have gRPC log, as `penstock.node.logs` expects; gRPC reads this when it is imported."""
     if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
         os.environ["GRPC_VERBOSITY"] = "INFO"
 

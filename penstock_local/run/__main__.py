@@ -239,12 +239,8 @@ class _Screen:
         elif running.state == ENDED:
             self.line(f"{part.name} ended and is started again: {running.problem}")
 
-    def line(self, text: str) -> None:
-        sys.stdout.write(f"\r\x1b[K{text}\n" if self.is_live else f"{text}\n")
-        sys.stdout.flush()
-
-    def last_line(self, text: str) -> None:
-        sys.stdout.write(f"\r\x1b[K{text}" if self.is_live else f"{text}\n")
+    def line(self, text: str, end: str = "\n") -> None:
+        sys.stdout.write(f"\r\x1b[K{text}{end}" if self.is_live else f"{text}\n")
         sys.stdout.flush()
 
 
@@ -272,7 +268,7 @@ async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> i
             return await _once(choice, supervisor.parts)
         while True:
             text = await asyncio.to_thread(_progress, supervisor.parts)
-            screen.last_line(text)
+            screen.line(text, end="")
             await asyncio.sleep(_EVERY_S if screen.is_live else _EVERY_S_UNWATCHED)
 
     return await supervisor.run(stop, work())

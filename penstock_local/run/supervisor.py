@@ -60,14 +60,11 @@ class Running:
     """Set once it has been running."""
 
 
-def _nothing(running: Running) -> None: ...
-
-
 class Supervisor:
     """Runs parts until it is asked to stop."""
 
     def __init__(
-        self, parts: Sequence[Part], changed: Callable[[Running], None] = _nothing
+        self, parts: Sequence[Part], changed: Callable[[Running], object] = lambda running: None
     ) -> None:
         """`changed` is called after each change of a part's state."""
         self.parts = {part.name: Running(part) for part in parts}
