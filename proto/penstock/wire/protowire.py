@@ -167,8 +167,8 @@ def _head(buffer: bytes, index: int, at: int) -> tuple[int, int, int, int]:
     try:
         found, index = read_uvarint(buffer, index)
         kind = found & 7
-        if found >> 3 == 0:
-            raise malformed(at, "a field without a number")
+        if not 0 < found >> 3 < 1 << 29:
+            raise malformed(at, f"a field with the number {found >> 3}")
         if kind == LEN:
             size, index = read_uvarint(buffer, index)
             return found, 0, index, size

@@ -171,7 +171,7 @@ def test_a_merged_binlog_says_its_last_numbers_and_where_its_changes_are() -> No
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"\x00\x01", "without a number"),
+        (b"\x00\x01", "the number 0"),
         (b"\x0b", "wire type 3"),
         (b"\x0f\x00", "wire type 7"),
         (b"\x12\x05abc", "ends behind"),
