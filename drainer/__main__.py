@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.node import command
+from penstock.node.logs import log_grpc
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,10 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
         return ddl_command.main(arguments[1:])
     command.outlive_hangup()
-    # gRPC reads it when it is imported, and a parent may have set it. `penstock.node.logs` logs
-    # gRPC's lines about callers.
-    if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
-        os.environ["GRPC_VERBOSITY"] = "INFO"
+    log_grpc()
     from drainer.node import run
     from drainer.settings.compat import load_settings
     from drainer.settings.config import DrainerConfig

@@ -6,12 +6,12 @@ import contextlib
 import ctypes
 import gc
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.node import command
+from penstock.node.logs import log_grpc
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,12 +25,6 @@ _KEPT_BYTES = 64 << 20
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a Pump until asked to stop; return the exit code as `penstock.node.command` defines."""
     return command.run("penstock pump", lambda: _run(argv), extra="pump")
-
-
-def log_grpc() -> None:
-    """Have gRPC log, as `penstock.node.logs` expects; gRPC reads this when it is imported."""
-    if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
-        os.environ["GRPC_VERBOSITY"] = "INFO"
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -23,9 +23,10 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any
 
+from penstock.node.logs import log_grpc
 from pump import __main__ as pump
 
-pump.log_grpc()  # Before the next line imports gRPC.
+log_grpc()  # Before the next line imports gRPC.
 
 from pump import node as _loaded  # noqa: E402, F401
 

@@ -270,7 +270,17 @@ class LimitFilter(logging.Filter):
 
 GRPC_VERBOSITY = "GRPC_VERBOSITY"
 NODE_VERBOSITY = "INFO"
-"""A node's program sets this: gRPC reads it on import, and logs reasons at no other level."""
+"""The level at which gRPC logs its reasons."""
+
+
+def log_grpc() -> None:
+    """Have gRPC log at `NODE_VERBOSITY`; a node's program calls this before it imports gRPC.
+
+    A level that a parent process has set stays.
+    """
+    if os.environ.get(GRPC_VERBOSITY, "NONE") == "NONE":
+        os.environ[GRPC_VERBOSITY] = NODE_VERBOSITY
+
 
 _GRPC_LINE = re.compile(
     r"[IWEF](\d{4} \d\d:\d\d:\d\d\.\d+|0000 \d\d:\d\d:\d+\.\d+)\s+\d+ [\w.]+:\d+\] "
@@ -287,7 +297,7 @@ def handshake_failure(line: str) -> str:
 
 @contextlib.contextmanager
 def grpc_lines_as_ours() -> Iterator[None]:
-    """Turn gRPC's lines into ours, in a program that set `NODE_VERBOSITY` before its imports.
+    """Turn gRPC's lines into ours, in a program that has called `log_grpc`.
 
     Must be entered before anything uses gRPC or logs.
     """
