@@ -196,10 +196,7 @@ def _check(choice: Choice) -> None:
 
     found = checks_of(load([f"--config={choice.folder / 'conf/source.toml'}"]))
     open_ = [each for each in found if not each.passed]
-    for each in open_:
-        verdict = "FAILED" if each.required else "warning"
-        hint = f" ({each.hint})" if each.hint else ""
-        sys.stdout.write(f"{verdict:8} {each.name}: {each.found}{hint}\n")
+    sys.stdout.writelines(f"{each}\n" for each in open_)
     if any(each.required for each in open_):
         raise NeedsOperator(
             "the upstream cannot be replicated from",

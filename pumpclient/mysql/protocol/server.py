@@ -412,6 +412,14 @@ class Check:
     hint: str = ""
     required: bool = True
 
+    @property
+    def verdict(self) -> str:
+        return "ok" if self.passed else "FAILED" if self.required else "warning"
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.verdict:8} {self.name}: {self.found}{hint}"
+
 
 def check_server(connection: Connection) -> list[Check]:
     """Return all check results, passed or failed, in a fixed order."""

@@ -199,14 +199,12 @@ def checks_of(settings: SourceConfig) -> list[Check]:
 def check(settings: SourceConfig, form: str = TEXT) -> int:
     """Print the checks of the server; return 2 if it cannot be replicated from."""
     checks = checks_of(settings)
-    facts, lines = [], []
-    for each in checks:
-        verdict = "ok" if each.passed else "FAILED" if each.required else "warning"
-        hint = f" ({each.hint})" if each.hint else ""
-        lines.append(f"{verdict:8} {each.name}: {each.found}{hint}")
-        named = {"name": each.name, "found": each.found, "hint": each.hint}
-        facts.append({"verdict": verdict.lower(), "required": each.required, **named})
-    write(form, facts, "\n".join(lines))
+    facts = [
+        {"verdict": each.verdict.lower(), "required": each.required, "name": each.name,
+         "found": each.found, "hint": each.hint}
+        for each in checks
+    ]  # fmt: skip
+    write(form, facts, "\n".join(map(str, checks)))
     return 2 if any(each.required and not each.passed for each in checks) else 0
 
 
