@@ -148,6 +148,18 @@ def open_local(url: str, *, timeout_s: float) -> Any:
     return _direct.open(url, timeout=timeout_s)
 
 
+_TAIL_BYTES_MAX = 1 << 20
+
+
+def tail_of(log: Path, lines: int) -> str:
+    """Return the last lines of a log, empty if there is none."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES_MAX))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+
 class ServerProcess:
     """A program that runs until it is asked to stop; a restart runs the same command again."""
 
@@ -248,6 +260,4 @@ class ServerProcess:
         return rss
 
     def log_tail(self, lines: int = 20) -> str:
-        if not self.log.exists():
-            return ""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return tail_of(self.log, lines)

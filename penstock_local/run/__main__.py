@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
-from drainer.settings.targets import MysqlTarget, SqliteTarget, target_of
+from drainer.settings.targets import MYSQL_TYPES, MysqlTarget, SqliteTarget, target_of
 from penstock import __version__
 from penstock.cluster import etcd
 from penstock.codes import Code, code_named
@@ -38,11 +38,12 @@ from penstock.node.output import add_output, show
 from penstock.oracle.client import OracleClient
 from penstock.settings.load import Parser, check_command
 from penstock_local.process import open_local, python_module
-from penstock_local.run.parts import APP, CONSOLE, DRAINER, ETCD, SOURCE, Choice, Part, parts_of
+from penstock_local.run.parts import CONSOLE, DRAINER, ETCD, SOURCE, Choice, Part, parts_of
 from penstock_local.run.supervisor import ENDED, RUNNING, STOPPED, Running, Supervisor
 from pumpclient.mysql.protocol.server import address_in
 
 PROG = "penstock run"
+_APP = "app"
 _FOLDER = Path("penstock.data")
 _EVERY_S, _EVERY_S_UNWATCHED = 1.0, 10.0
 _ANSWER_S = 2.0
@@ -116,18 +117,21 @@ def _run(asked: argparse.Namespace) -> int:
                 f"name a system: {PROG} --from URL --to URL",
                 Code.SETTING_VALUE,
             )
-    if asked.once and upstream == APP:
+    if asked.once and upstream == _APP:
         raise NeedsOperator(
             "--once needs an upstream server", "leave it out for programs", Code.SETTING_VALUE
         )
-    upstream = _with_password(upstream, "PENSTOCK_UPSTREAM_PASSWORD")
-    downstream = _with_password(downstream, "PENSTOCK_DOWNSTREAM_PASSWORD")
+    server = None
+    if upstream != _APP:
+        password = os.environ.get("PENSTOCK_UPSTREAM_PASSWORD", "")
+        server = address_in(upstream, "upstream (--from)", password)
+    downstream = _with_password(downstream, os.environ.get("PENSTOCK_DOWNSTREAM_PASSWORD", ""))
     target_of(downstream)  # Report an invalid URL before anything starts.
     with command.private_files():
         asked.data_dir.mkdir(parents=True, exist_ok=True)
         with _locked(asked.data_dir):
             choice = Choice(
-                upstream=upstream,
+                upstream=server,
                 downstream=downstream,
                 folder=asked.data_dir.resolve(),
                 etcd_urls=asked.etcd_urls,
@@ -142,14 +146,17 @@ def _run(asked: argparse.Namespace) -> int:
             return asyncio.run(_supervised(choice, parts, once=asked.once))
 
 
-def _with_password(url: str, variable: str) -> str:
-    password = os.environ.get(variable, "")
-    scheme, is_url, rest = url.partition("://")
-    user, has_user, server = rest.rpartition("@")
-    if not password or not is_url or ":" in user:
+def _with_password(url: str, password: str) -> str:
+    """Return the URL with a password if it has an account without one; MySQL's usual is root."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # `target_of` reports it.
         return url
-    account = user if has_user else "root"
-    return f"{scheme}://{account}:{quote(password, safe='')}@{server}"
+    account, _, server = parts.netloc.rpartition("@")
+    account = account or ("root" if parts.scheme in MYSQL_TYPES else "")
+    if not (password and account) or ":" in account:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{account}:{quote(password, safe='')}@{server}"))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -190,7 +197,7 @@ def _print_config(choice: Choice, parts: Sequence[Part]) -> None:
 
 def _check(choice: Choice) -> None:
     """Raise `NeedsOperator` if the upstream does not meet a requirement; print each of them."""
-    if choice.upstream == APP:
+    if choice.upstream is None:
         return
     from pumpclient.mysql.source.command import checks_of, load
 
@@ -211,7 +218,7 @@ class _Screen:
     def __init__(self, choice: Choice) -> None:
         self._file = choice.folder / "run.json"
         self._head = {
-            "pid": os.getpid(), "from": _shown(choice.upstream),
+            "pid": os.getpid(), "from": str(choice.upstream or _APP),
             "to": target_of(choice.downstream).label,
         }  # fmt: skip
         self.is_live = sys.stdout.isatty()
@@ -239,10 +246,6 @@ class _Screen:
     def line(self, text: str, end: str = "\n") -> None:
         sys.stdout.write(f"\r\x1b[K{text}{end}" if self.is_live else f"{text}\n")
         sys.stdout.flush()
-
-
-def _shown(upstream: str) -> str:
-    return APP if upstream == APP else str(address_in(upstream, "upstream (--from)"))
 
 
 async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> int:
@@ -338,7 +341,8 @@ async def _until(part: Part, holds: Callable[[Mapping[str, Any]], bool]) -> None
 
 async def _compared(choice: Choice, target: MysqlTarget | SqliteTarget) -> int:
     """Run `penstock verify` and return its exit code."""
-    upstream = address_in(choice.upstream, "upstream (--from)")
+    upstream = choice.upstream
+    assert upstream is not None, "--once needs an upstream server"
     downstream = f"sqlite:///{target.file}" if isinstance(target, SqliteTarget) else ""
     passwords = {"PENSTOCK_UPSTREAM_PASSWORD": upstream.password}
     if isinstance(target, MysqlTarget):

@@ -25,15 +25,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
+from penstock.settings.setting import without_password
 from penstock_local.etcd import EtcdServer
 from penstock_local.process import free_port, python_module
-from pumpclient.mysql.protocol.server import address_in
+from pumpclient.mysql.protocol.server import ServerAddress
 
-APP = "app"
 ETCD, PUMP, DRAINER, SOURCE, CONSOLE = "etcd", "pump", "drainer", "source", "console"
 ROLES = (PUMP, DRAINER, SOURCE)
 """The parts with a file of settings."""
@@ -46,9 +46,10 @@ _TABLE = Mapping
 class Choice:
     """The pipeline that the operator asks for."""
 
-    upstream: str
-    """The URL of a MySQL or MariaDB, or `app` for programs with pumpclient."""
+    upstream: ServerAddress | None
+    """The server to replicate from; None: programs with pumpclient write."""
     downstream: str
+    """The URL of a Drainer's sink."""
     folder: Path
     etcd_urls: str = ""
     """An etcd that runs already; empty: one is started."""
@@ -77,7 +78,7 @@ class Part:
 def parts_of(choice: Choice) -> list[Part]:
     """Return the parts in the order of their start, and write their settings.
 
-    Raises `NeedsOperator` for an invalid URL.
+    Raises `NeedsOperator` for settings of a part that does not exist.
     """
     folder = choice.folder
     for each in ("conf", "log"):
@@ -125,7 +126,7 @@ def settings_of(choice: Choice, etcd_urls: str) -> dict[str, dict[str, Any]]:
     folder = choice.folder
     made: dict[str, dict[str, Any]] = {}
     for role in ROLES:
-        if role == SOURCE and choice.upstream == APP:
+        if role == SOURCE and choice.upstream is None:
             continue
         port = _port(role, pages=role != SOURCE)
         made[role] = {
@@ -136,8 +137,7 @@ def settings_of(choice: Choice, etcd_urls: str) -> dict[str, dict[str, Any]]:
         if role != SOURCE:
             made[role] |= {"addr": f"127.0.0.1:{port}", "node-id": f"{role}-1"}
     made[DRAINER]["sink"] = _without_password(choice.downstream, folder / "conf")
-    if choice.upstream != APP:
-        server = address_in(choice.upstream, "upstream (--from)")
+    if (server := choice.upstream) is not None:
         secret = folder / "conf/upstream.password"
         secret.write_text(f"{server.password}\n")
         made[SOURCE] |= {
@@ -169,24 +169,13 @@ def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_password(url: str, conf: Path) -> str:
     """Return the downstream's URL with a file of its password instead of the password."""
-    try:
-        parts = urlsplit(url)
-        password = parts.password
-    except ValueError:  # The Drainer reports it.
-        return url
-    if not password:
+    parts = urlsplit(url)
+    if not parts.password:
         return url
     secret = conf / "downstream.password"
-    secret.write_text(f"{unquote(password)}\n")
-    user, _, server = parts.netloc.rpartition("@")
-    option = f"password-file={quote(str(secret))}"
-    return urlunsplit(
-        parts._replace(
-            netloc=f"{user.partition(':')[0]}@{server}",
-            path=parts.path or "/",
-            query=f"{parts.query}&{option}" if parts.query else option,
-        )
-    )
+    secret.write_text(f"{unquote(parts.password)}\n")
+    joint = "&" if parts.query else "?"
+    return f"{without_password(url, '')}{joint}password-file={quote(str(secret))}"
 
 
 def _port(part: str, *, pages: bool = False) -> int:

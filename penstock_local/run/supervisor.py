@@ -23,13 +23,12 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
-from penstock_local.process import open_local
+from penstock_local.process import open_local, tail_of
 from penstock_local.run.parts import Part
 
 WAITING, STARTING, RUNNING, ENDED, STOPPED = "waiting", "starting", "running", "ended", "stopped"
@@ -39,7 +38,7 @@ _SOUND_S = 60.0
 _STOP_S_MAX = 60.0
 _POLL_S = 0.1
 _ANSWER_S = 1.0
-_TAIL_BYTES = 4096
+_NOTICE_BYTES_MAX = 4096
 _PR_SET_PDEATHSIG = 1
 _OF_SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _READY = b"READY=1"
@@ -102,7 +101,7 @@ class Supervisor:
         while True:
             began_s = time.monotonic()
             code = await self._run_once(running)
-            running.problem = _last_line(running.part.log)
+            running.problem = tail_of(running.part.log, 1)
             self._note(running, ENDED)
             if code == command.NEEDS_OPERATOR and not running.is_ready.is_set():
                 raise NeedsOperator(
@@ -135,6 +134,7 @@ class Supervisor:
                     return await running.process.wait()
                 finally:
                     readiness.cancel()
+                    await asyncio.wait((readiness,))  # It reads from the socket closed next.
 
     async def _until_ready(self, running: Running, notices: socket.socket) -> None:
         loop, health = asyncio.get_running_loop(), running.part.health
@@ -142,7 +142,7 @@ class Supervisor:
             while not await asyncio.to_thread(_answers, health):  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
         else:
-            while _READY not in (await loop.sock_recv(notices, _TAIL_BYTES)).splitlines():
+            while _READY not in (await loop.sock_recv(notices, _NOTICE_BYTES_MAX)).splitlines():
                 pass
         running.is_ready.set()
         self._note(running, RUNNING)
@@ -183,11 +183,3 @@ def _answers(url: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _last_line(log: Path) -> str:
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-    return ""

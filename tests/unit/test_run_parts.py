@@ -1,5 +1,6 @@
 """The settings that `penstock run` writes for its parts."""
 
+import re
 import socket
 import tomllib
 from pathlib import Path
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from drainer.settings.compat import load_settings
 from drainer.settings.targets import MysqlTarget
 from penstock.errors import NeedsOperator
+from penstock_local.run.__main__ import main
 from penstock_local.run.parts import (
-    APP,
     CONSOLE,
     DRAINER,
     ETCD,
@@ -25,6 +26,7 @@ from penstock_local.run.parts import (
     toml_of,
 )
 from pump.config import load_settings as load_pump
+from pumpclient.mysql.protocol.server import address_in
 from pumpclient.mysql.source.command import load as load_source
 
 UPSTREAM = "mysql://up:s%40cret@db.example:3307/"
@@ -32,7 +34,12 @@ DOWNSTREAM = "mariadb://down:p%3Ass@127.0.0.1:3308/?params=a=1"
 
 
 def choice(folder: Path, **changes: Any) -> Choice:
-    made = {"upstream": UPSTREAM, "downstream": DOWNSTREAM, "folder": folder, **changes}
+    made = {
+        "upstream": address_in(UPSTREAM, "upstream"),
+        "downstream": DOWNSTREAM,
+        "folder": folder,
+        **changes,
+    }
     return Choice(**made)
 
 
@@ -73,9 +80,48 @@ def test_no_settings_and_no_command_have_a_password(tmp_path: Path) -> None:
             assert secret not in text
 
 
+@pytest.mark.parametrize(
+    ("url", "sink"),
+    [
+        ("mysql://me@db:3306/", "mysql://me@db:3306/?password-file=FILE"),
+        ("tidb://db/?params=a=1", "tidb://root@db/?params=a=1&password-file=FILE"),
+        ("mysql://me:own@db/", "mysql://me@db/?password-file=FILE"),
+        ("kafka://me@broker:9092/?tls=true", "kafka://me@broker:9092/?tls=true&password-file=FILE"),
+        ("kafka://broker:9092/", "kafka://broker:9092/"),
+        ("file:///changes@home", "file:///changes@home"),
+        ("sqlite:///down.db", "sqlite:///down.db"),
+    ],
+)
+def test_a_downstream_s_password_may_come_from_the_environment(
+    url: str, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_DOWNSTREAM_PASSWORD", "s:cr@t")
+    shown = ("--data-dir", str(tmp_path), "--print-config")
+    assert main(["--from", "app", "--to", url, *shown]) == 0
+    secret = tmp_path / "conf/downstream.password"
+    settings = tomllib.loads((tmp_path / "conf/drainer.toml").read_text())
+    assert settings["sink"] == sink.replace("FILE", str(secret))
+    if "FILE" in sink:
+        assert secret.read_text() == ("own\n" if "own" in url else "s:cr@t\n")
+
+
+def test_the_settings_of_the_quick_start_are_those_of_parts(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/start/run.md").read_text()
+    (text,) = re.findall(r'```toml title="run.toml"\n(.*?)```', page, re.DOTALL)
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    shown = ("--data-dir", str(tmp_path), "--print-config")
+    assert main(["--config", str(file), *shown]) == 0
+    source = load_source([f"--config={tmp_path / 'conf/source.toml'}"])
+    assert source.cascades == "accept"
+    assert [each.tbl_name for each in source.filter.ignore_tables] == ["log"]
+    pump, _ = load_pump(["--config", str(tmp_path / "conf/pump.toml")])
+    assert pump.gc_days == 3.0
+
+
 def test_programs_need_no_source_and_an_etcd_that_runs_is_not_started(tmp_path: Path) -> None:
     asked = choice(
-        tmp_path, upstream=APP, downstream="sqlite:///x.db", etcd_urls="e:1", with_console=False
+        tmp_path, upstream=None, downstream="sqlite:///x.db", etcd_urls="e:1", with_console=False
     )
     parts = parts_of(asked)
     assert [(part.name, part.after) for part in parts] == [(PUMP, ()), (DRAINER, (PUMP,))]
@@ -85,7 +131,7 @@ def test_programs_need_no_source_and_an_etcd_that_runs_is_not_started(tmp_path: 
 def test_settings_of_an_unknown_part_are_refused(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     with pytest.raises(NeedsOperator, match="no part 'source' in this pipeline"):
-        settings_of(choice(tmp_path, upstream=APP, more={SOURCE: {}}), "e:1")
+        settings_of(choice(tmp_path, upstream=None, more={SOURCE: {}}), "e:1")
 
 
 def test_a_part_whose_port_is_taken_gets_another_one(tmp_path: Path) -> None:
