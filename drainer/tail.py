@@ -22,11 +22,10 @@ from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node import command
 from penstock.node.output import JSON, add_output, plain, time_text, write_line
-from penstock.settings.load import Parser
+from penstock.settings.load import ETCD_URLS, Parser
 
 PROG = "penstock tail"
 _ETCD = "127.0.0.1:2379"
-_PLACES = {"now": -1, "beginning": 0}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog=PROG, description="Print committed changes as they come, in commit order.")
     parser.add_argument("--version", action="version", version=f"{PROG} {__version__}")
     parser.add_argument(
-        "--etcd-urls", metavar="HOST:PORT,…", default=os.environ.get("PENSTOCK_ETCD_URLS", _ETCD),
-        help=f"etcd of the cluster (default: PENSTOCK_ETCD_URLS; without it {_ETCD})",
+        "--etcd-urls", metavar="HOST:PORT,…", default=os.environ.get(ETCD_URLS, _ETCD),
+        help=f"etcd of the cluster (default: {ETCD_URLS}; without it {_ETCD})",
     )  # fmt: skip
     parser.add_argument(
         "--table", action="append", default=[], metavar="SCHEMA.TABLE",
@@ -84,8 +83,10 @@ def _run(asked: argparse.Namespace) -> int:
 
 
 def _after(text: str) -> int:
-    if text in _PLACES:
-        return _PLACES[text]
+    from penstock.stream import BEGINNING, NOW
+
+    if text in ("now", "beginning"):
+        return NOW if text == "now" else BEGINNING
     if not text.isdecimal():
         raise NeedsOperator(
             f"--after {text}: no place", "give now, beginning or a commit_ts", Code.COMMAND_INVALID
@@ -135,11 +136,7 @@ def _text(line: Mapping[str, Any]) -> str:
         return f"{head} {_columns(after or before)}"
     changed = {name: value for name, value in after.items() if before.get(name) != value}
     same = {name: value for name, value in before.items() if name not in changed}
-    return (
-        f"{head} {_columns(same)} -> {_columns(changed)}"
-        if same
-        else (f"{head} {_columns(before)} -> {_columns(after)}")
-    )
+    return f"{head} {_columns(same or before)} -> {_columns(changed)}"
 
 
 def _columns(row: Mapping[str, Any]) -> str:

