@@ -25,10 +25,10 @@ Pump records in etcd first. When the answer to 6 is lost, this client asks until
 known; until then it sends neither a Rollback nor a Commit. If etcd does not answer within
 `ASK_S_MAX`, it raises `OutcomeUnknown`; the resolver and all writers read the outcome later.
 
-Several statements may share one lock and one fence. Steps 4 to 7 then take several
-jobs at a time: all are prewritten, all get their commit_ts in the order of the statements, and 6 is
-one transaction, so that all of them are done or none. Between two such runs the above holds again:
-what is recorded is done, and the rest did not happen.
+Several statements may share one lock and one fence. Steps 4 to 7 then take several jobs at a time:
+all are prewritten, all get their commit_ts in the order of the statements, and 6 is one
+transaction, so that all of them are done or none. Between two such runs the above holds again: what
+is recorded is done, and the rest did not happen.
 
 A DDL Prewrite that was left on a second Pump does no harm even before its Rollback arrives: both
 Pumps' resolvers find the same job with the same `finished_ts`, and the Drainer drops the duplicate.

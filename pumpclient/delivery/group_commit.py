@@ -20,11 +20,11 @@ Two phases are left for large transactions, which go in chunks, and for Pumps wi
               journal: these commit_ts ── Commits to the same Pump ── all acknowledged: `done`
 
 The caller prepares the next group while the finisher works, or is the finisher itself when it has
-nothing else to do. The Commits of a group are sent only
-after those of the previous group were acknowledged. Once the journal has the commit_ts of a group,
-all of its transactions or none are committed: after a kill the Commits are sent again. Therefore
-the committed transactions of a source are always a prefix of its log. A source that restarts from
-an earlier position loses nothing, and duplicates are recognised by their origin.
+nothing else to do. The Commits of a group are sent only after those of the previous group were
+acknowledged. Once the journal has the commit_ts of a group, all of its transactions or none are
+committed: after a kill the Commits are sent again. Therefore the committed transactions of a source
+are always a prefix of its log. A source that restarts from an earlier position loses nothing, and
+duplicates are recognised by their origin.
 
 If this process is stopped for longer than the Pumps' `txn-timeout-s`, the Pump may roll back the
 first transactions of a group and accept the Commits of the others when the process continues. This
