@@ -42,9 +42,7 @@ LONG = (
 
 def killed_at(points: tuple[str, ...], source: SourceProcess) -> None:
     for point in points:
-        source.start(failpoints=point)
-        eventually(lambda: not source.is_running, LONG_S)
-        assert source.wait() == -9, f"{point}:\n{source.log_tail()}"
+        source.is_killed_at(point)
 
 
 def brings(source: SourceProcess) -> bool:

@@ -52,9 +52,7 @@ def killed_at(
         history.many(15)
         history.ddl()
         history.many(15)
-        source.start(failpoints=point)
-        eventually(lambda: not source.is_running, LONG_S)
-        assert source.wait() == -9, point
+        source.is_killed_at(point)
 
 
 @pytest.mark.fault(

@@ -13,7 +13,6 @@ from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_source import (
-    LONG_S,
     Downstream,
     SourceProcess,
     SourceRig,
@@ -21,18 +20,21 @@ from tests.kit.servers.fix_source import (
     cleared,
     rows_of,
 )
-from tests.kit.wait import eventually
 from tests.kit.workloads.server_writers import HISTORY_TABLES, ServerHistory
 
 pytestmark = pytest.mark.fault
 
-USUAL = ("source.after_prewrites", "source.within_commits", "source.after_journal=kill@3")
+USUAL = (
+    "source.after_prewrites=kill@1",
+    "source.within_commits=kill@1",
+    "source.after_journal=kill@3",
+)
 ALL = (
     *USUAL,
     *(f"source.{when}_journal=kill@{line}" for when in ("before", "after") for line in (1, 2, 3)),
-    "source.before_prewrites",
-    "source.before_commits",
-    "source.after_commits",
+    "source.before_prewrites=kill@1",
+    "source.before_commits=kill@1",
+    "source.after_commits=kill@1",
 )
 """A group has three lines in the journal: it begins, it is decided, it is done."""
 WITHIN = ("source.within_commits=kill@3", "source.within_commits=kill@5")
@@ -46,12 +48,6 @@ class PumpWithoutDecided(PumpProcess):
 
 
 server = module_server(on_servers(MARIADB))
-
-
-def killed(source: SourceProcess, point: str) -> None:
-    source.start(failpoints=point if "=" in point else f"{point}=kill@1")
-    eventually(lambda: not source.is_running, LONG_S)
-    assert source.wait() == -9, point
 
 
 @pytest.mark.fault(
@@ -70,7 +66,7 @@ def test_a_source_killed_at_every_step_of_a_large_transaction_brings_it_once(
         server.insert(3, first=n * 10_000)
         bulk(server, 5000, n * 10_000 + 100, 1000)
         server.run(f"UPDATE shop.t SET v = 'after {n}' WHERE id = {n * 10_000}")
-        killed(source, point)
+        source.is_killed_at(point)
     source.start()
     source.finish(server)
     found = rig.check(server)
@@ -103,7 +99,7 @@ def test_a_source_killed_at_every_step_on_pumps_without_decided_brings_each_tran
     try:
         for point in points:
             history.many(30)
-            killed(source, point)
+            source.is_killed_at(point)
             history.ddl()
         source.start()
         source.finish(server)

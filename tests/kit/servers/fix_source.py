@@ -56,6 +56,12 @@ class SourceProcess(MysqlSource):
         super().start()
         return self
 
+    def is_killed_at(self, point: str) -> None:
+        """Start it, and wait until a failpoint has killed it."""
+        self.start(failpoints=point)
+        eventually(lambda: not self.is_running, LONG_S)
+        assert self.wait() == -9, f"{point}:\n{self.log_tail()}"
+
     def text(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
