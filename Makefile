@@ -36,7 +36,7 @@ setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	$(if $(filter $(JARS),$(WANTED)),@deploy/jars.sh .venv/servers $(filter $(JARS),$(WANTED)))
 
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB, SPARK=standalone: on a Spark master and two workers, into a MariaDB over parallel connections
-	@$(BIN)/python -m penstock_local.demo --source $(SOURCE) --sink $(SINK) --spark $(SPARK)
+	@$(BIN)/python -m penstock.local.demo --source $(SOURCE) --sink $(SINK) --spark $(SPARK)
 
 test: check  ## All checks, and the tests of every main path on real etcd, Spark, MariaDB and MySQL
 	$(BIN)/python -m tests

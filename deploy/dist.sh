@@ -37,6 +37,8 @@ rm -rf dist
 .venv/bin/python -m hatchling build -d "$project/dist" > "$home/built" 2>&1 || { cat "$home/built"; exit 1; }
 wheel=$(echo "$project"/dist/*.whl) sdist=$(echo "$project"/dist/*.tar.gz)
 say "built $(basename "$wheel") and $(basename "$sdist")"
+[ "$(.venv/bin/python -m zipfile --list "$wheel" | sed -nE 's|^([^/ ]+)/.*|\1|p' | grep -v '\.dist-info$' | sort -u | xargs)" = "drainer penstock pump pumpclient" ] \
+  || die "the wheel has other top-level packages than drainer, penstock, pump and pumpclient"
 
 install writer "$wheel"
 starts writer ctl init
@@ -51,7 +53,7 @@ install stream "$wheel[stream]"
 say "[stream] imports penstock.stream"
 install mysql "$sdist[mysql]" && starts mysql source verify ctl
 install console "$sdist[console]" && starts console console ctl
-"$home/console/bin/python" -c 'from importlib.resources import files; files("ctl.console").joinpath("static/console.js").read_text(); import ctl.console.page as page; page.login()' \
+"$home/console/bin/python" -c 'from importlib.resources import files; files("penstock.ctl.console").joinpath("static/console.js").read_text(); from penstock.ctl.console import page; page.login()' \
   || die "[console] the page's files are not in the package"
 install all "$wheel[all]" && starts all pump drainer source ctl console verify init
 "$home/all/bin/python" deploy/sbom.py "${wheel%-py3-none-any.whl}"

@@ -2,7 +2,7 @@
 # Builds programs that only tests and demos need from Go modules, each checked against sum.golang.org by Go itself.
 #
 #   deploy/go.sh FOLDER NAME...    builds, unless that is done; FOLDER/NAME leads to the programs. NAME is one of
-#       tidb           tidb-server, and pd-tikv, a PD and a TiKV to try it out with; `penstock_local/sql_server.py` starts them
+#       tidb           tidb-server, and pd-tikv, a PD and a TiKV to try it out with; `proto/penstock/local/sql_server.py` starts them
 #       conformance    what others test an HTTP/2 and gRPC server with: h2spec, and grpc-go's interoperability client
 #       helm           what renders deploy/chart
 #       obinlog        the reader of TiDB-Binlog's topics that its users have, with a main of ours

@@ -2,7 +2,7 @@
 # Fetches programs that only tests, benchmarks and the demo need and that run on a Java: their jars, from Maven's central repository.
 #
 #   deploy/jars.sh FOLDER NAME...    fetches, unless that is done; FOLDER/NAME leads to the jars. NAME is one of
-#       kafka    a Kafka broker and its command-line tools; `penstock_local/kafka.py` starts them
+#       kafka    a Kafka broker and its command-line tools; `proto/penstock/local/kafka.py` starts them
 #       connect  Kafka Connect with Debezium's JDBC sink and its MariaDB connector; it needs those of kafka too
 #       flink    Flink's own readers of canal-json, Debezium JSON and Maxwell JSON, without a Flink to run them in
 #       delta-spark  a Spark with Delta's own reader, which is made for another Spark than a Drainer's

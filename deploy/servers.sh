@@ -6,7 +6,7 @@
 #
 # Each goes to FOLDER/NAME with every library it needs, its own loader and C library included, so that nothing of the
 # machine is used or changed: apt works on a state of its own, and `dpkg -x` only unpacks. Run it again: it does nothing
-# where the server is there. `penstock_local/` starts what is unpacked.
+# where the server is there. `proto/penstock/local/` starts what is unpacked.
 set -euo pipefail
 SUITE=sid
 AXE=4.12.1

@@ -28,9 +28,6 @@ from typing import Any, Final
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from ctl import __main__ as penstock
-from ctl import commands as ctl
-from ctl import completion
 from drainer import ddl_command
 from drainer.settings.targets import (
     FilesTarget,
@@ -41,10 +38,13 @@ from drainer.settings.targets import (
     option_name,
     options_of,
 )
+from penstock import __main__ as penstock
+from penstock import completion
 from penstock.codes import SUBJECTS, Code
+from penstock.ctl import commands as ctl
+from penstock.local import init
+from penstock.local.demo import __main__ as demo
 from penstock.node import command
-from penstock_local import init
-from penstock_local.demo import __main__ as demo
 from pumpclient.mysql.source import command as source
 from pumpclient.mysql.verify import command as verify
 
@@ -53,7 +53,7 @@ _GUIDES = sorted((_ROOT / "drainer/guide").glob("*.md"))
 PAGES: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "reference/changelog.md",
-    "ctl/README.md": "operate/ctl.md",
+    "proto/penstock/ctl/README.md": "operate/ctl.md",
     "deploy/README.md": "operate/running.md",
     "deploy/monitoring/runbook.md": "operate/runbook.md",
     "drainer/README.md": "drainer/overview.md",
@@ -237,15 +237,7 @@ def _neutral() -> Iterator[None]:
 
 # --- errors --------------------------------------------------------------------------------------
 
-_FOLDERS: Final = (
-    "proto/penstock",
-    "pump",
-    "drainer",
-    "pumpclient",
-    "ctl",
-    "penstock_local",
-    "deploy",
-)
+_FOLDERS: Final = ("proto/penstock", "pump", "drainer", "pumpclient", "deploy")
 _VALUE: Final = "…"
 
 INDEX: Final = "reference/errors.md"

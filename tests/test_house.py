@@ -13,7 +13,7 @@ import pytest
 from tests.kit import census
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("proto/penstock", "pump", "drainer", "pumpclient", "ctl", "penstock_local", "deploy")
+SOURCES = ("proto/penstock", "pump", "drainer", "pumpclient", "deploy")
 FUNCTION_LINES_MAX = 60
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "misc", "base", "manager"}
 
@@ -41,9 +41,7 @@ def test_a_module_says_what_it_does_in_functions_that_fit_in_the_head(path: Path
             assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, f"{node.name} is too long"
 
 
-@pytest.mark.parametrize(
-    "folder", ["proto", "pump", "drainer", "pumpclient", "ctl", "deploy", "tests"]
-)
+@pytest.mark.parametrize("folder", ["proto", "pump", "drainer", "pumpclient", "deploy", "tests"])
 def test_every_top_level_folder_has_a_readme(folder: str) -> None:
     assert (ROOT / folder / "README.md").stat().st_size > 0
 

@@ -28,7 +28,7 @@ The Drainer serves the certificate of its start for as long as it runs.
 The version identifies the code of a process, so that a task with other code is detected. The number
 alone is not enough, because different code on an executor's own path may have the same number:
 
-    0.1.0+3f9a81c2d4e5   the version of Penstock, the first digits of a SHA-256 over its source
+    0.2.0+3f9a81c2d4e5   the version of Penstock, the first digits of a SHA-256 over its source
 
 On a local master Spark runs this module in place of its own daemon, which imports nothing, and
 forks the tasks from it. Else each task would spend most of a second on the same imports, and have
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from drainer.task.row_fetch import FetchSettings
 
 _PACKAGES = ("drainer", "penstock")
+_PROGRAMS = {"penstock/ctl", "penstock/local"}  # No task imports them.
 _DIGITS = 12
 
 
@@ -112,7 +113,7 @@ def _below(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
         path = f"{name}/{entry.name}"
         if entry.name.endswith(".py"):
             yield path, entry.read_bytes()
-        elif entry.name != "__pycache__" and entry.is_dir():
+        elif entry.name != "__pycache__" and path not in _PROGRAMS and entry.is_dir():
             yield from _below(entry, path)
 
 

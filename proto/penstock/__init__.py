@@ -5,4 +5,4 @@ import os
 # gRPC's core writes lines to standard error from its first use on (`node.logs`).
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -28,8 +28,8 @@ from drainer.task.sql.generate import generate
 from drainer.task.sql.literals import MYSQL
 from drainer.task.work_unit import in_order
 from penstock.datum.rows.row_codec import RowCodec
+from penstock.local import sql_server as local
 from penstock.wire.binlog import MutationType
-from penstock_local import sql_server as local
 from tests.bench.apply_sides import (
     CHANGES_PER_TRANSACTION,
     KINDS,

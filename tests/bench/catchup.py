@@ -22,7 +22,7 @@ import pymysql
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.cluster import Cluster
+from penstock.local.cluster import Cluster
 from pumpclient import PumpClient
 from pumpclient.transaction import Transaction
 from tests.bench.lag import checkpoint_ts

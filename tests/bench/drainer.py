@@ -30,11 +30,11 @@ from drainer.relay_log.log import RelayLog
 from drainer.settings.config import DrainerConfig
 from drainer.spark.job import JAVA_OPTIONS
 from drainer.spark.jvm import archive_in, use_java, write_archive
+from penstock.local.cluster import Cluster
+from penstock.local.process import ServerProcess, free_port
+from penstock.local.sql_server import MariadbServer
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock_local.cluster import Cluster
-from penstock_local.process import ServerProcess, free_port
-from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from tests.bench.lag import checkpoint_ts, wait_until
 from tests.bench.rig import Figure, sized

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock.local.cluster import Cluster
+from penstock.local.sql_server import MariadbServer
 from penstock.wire.binlog import MutationType
-from penstock_local.cluster import Cluster
-from penstock_local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from pumpclient.changes import Changes, ChangeSet, next_row_id
 from pumpclient.delivery.group_commit import GROUP_COUNT_MAX, GroupWriter, PendingTransaction

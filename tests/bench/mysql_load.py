@@ -19,8 +19,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock_local.cluster import Cluster
-from penstock_local.sql_server import MariadbServer
+from penstock.local.cluster import Cluster
+from penstock.local.sql_server import MariadbServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load, LoadOptions
 from pumpclient.mysql.load.sink import SinkOptions

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.cluster import Cluster
-from penstock_local.process import program
-from penstock_local.sql_server import MariadbServer, SqlServer, mariadb_binlog_options
-from penstock_local.upstream import MysqlSource, Sysbench
+from penstock.local.cluster import Cluster
+from penstock.local.process import program
+from penstock.local.sql_server import MariadbServer, SqlServer, mariadb_binlog_options
+from penstock.local.upstream import MysqlSource, Sysbench
 from pumpclient import PumpClient
 from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.relay.layout import FileName

@@ -24,7 +24,7 @@ from pymysql.constants import CLIENT
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.sql_server import SqlProcess
+from penstock.local.sql_server import SqlProcess
 from tests.bench.rig import Writers, together
 
 _TEXT = "-".join(["04321987650"] * 10)

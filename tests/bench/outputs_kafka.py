@@ -28,7 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.cluster import Cluster
+from penstock.local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.lag import WARM_UP_S, Acknowledged, Pace
 from tests.bench.rig import Figure, lag_figures, process_s, sized, together

@@ -22,10 +22,10 @@ from confluent_kafka import TopicPartition
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.cluster import Cluster
-from penstock_local.kafka import KafkaServer
-from penstock_local.process import ServerProcess
-from penstock_local.sql_server import SqlServer
+from penstock.local.cluster import Cluster
+from penstock.local.kafka import KafkaServer
+from penstock.local.process import ServerProcess
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.bench.mysql_sides import WAIT_S_MAX, Place, SysbenchTables, source_at
 from tests.bench.outputs_kafka import consumer_of

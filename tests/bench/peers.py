@@ -28,8 +28,8 @@ from itertools import count
 from pathlib import Path
 from time import perf_counter
 
-from penstock_local.cluster import Cluster
-from penstock_local.upstream import Sysbench
+from penstock.local.cluster import Cluster
+from penstock.local.upstream import Sysbench
 from tests.bench.mysql_sides import (
     MARKS,
     ROWS,

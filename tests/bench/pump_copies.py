@@ -32,13 +32,13 @@ import psutil
 from penstock.cluster import etcd
 from penstock.cluster.log_entry import LogEntries, LogEntry
 from penstock.errors import PenstockError
+from penstock.local.cluster import Cluster
+from penstock.local.process import python_module
 from penstock.log.segment import segment_name
 from penstock.oracle.client import LEADER_KEY
 from penstock.stream import NOW, Reader, Transaction
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock_local.cluster import Cluster
-from penstock_local.process import python_module
 from pumpclient import PumpClient
 from tests.bench.pump_rig import pump_address
 from tests.bench.pump_write import Write, run, unary_writer
@@ -330,7 +330,7 @@ def scrubbed(cluster: Cluster, steady: Steady) -> Figure:
     quiet_s = time.monotonic()
     time.sleep(QUIET_S)
     begun_s = time.monotonic()
-    command = python_module("ctl.commands", "scrub", PRIMARY, "--wait")
+    command = python_module("penstock.ctl.commands", "scrub", PRIMARY, "--wait")
     subprocess.run([*command, "--etcd-urls", cluster.etcd.url], check=True, stdout=sys.stderr)
     ended_s = time.monotonic()
     size = sum(path.stat().st_size for path in (cluster.home / PRIMARY).rglob("*.seg"))

@@ -27,8 +27,8 @@ import psutil
 
 from penstock.cluster import etcd
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock.local.cluster import Cluster
 from penstock.pb import binlog_pb2, penstock_pb2, penstock_pb2_grpc
-from penstock_local.cluster import Cluster
 from pumpclient.delivery.connection import PumpWriter, Target
 from pumpclient.delivery.write_queue import PendingWrite
 from pumpclient.options import Options

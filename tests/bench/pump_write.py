@@ -22,11 +22,11 @@ from pathlib import Path
 
 import grpc
 
+from penstock.local.cluster import Cluster
 from penstock.log.frame import HEADER_SIZE
 from penstock.pb import penstock_pb2, penstock_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock_local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.pump_rig import Clock, Rig, pump_address
 from tests.bench.rig import Figure, Timestamps, percentile, sized, together

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+from penstock.local.sql_server import MariadbServer
 from penstock.ts import compose
-from penstock_local.sql_server import MariadbServer
 
 _AHEAD_MS = 5_000
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))

@@ -19,9 +19,9 @@ from pathlib import Path
 import psutil
 import pymysql
 
-from penstock_local.cluster import Cluster
-from penstock_local.process import ServerProcess, free_port
-from penstock_local.spark_cluster import SparkCluster
+from penstock.local.cluster import Cluster
+from penstock.local.process import ServerProcess, free_port
+from penstock.local.spark_cluster import SparkCluster
 from pumpclient import PumpClient
 from tests.bench.lag import checkpoint_ts
 from tests.bench.rig import Figure, sized

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock_local.cluster import Cluster
+from penstock.local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.bench.rig import Figure, sized
 from tests.kit.servers.fix_spark import local_session

@@ -22,10 +22,10 @@ import pymysql
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.cluster import Cluster
-from penstock_local.process import ServerProcess, free_port
-from penstock_local.sql_server import PdAndTikv, TidbServer
-from penstock_local.upstream import Sysbench
+from penstock.local.cluster import Cluster
+from penstock.local.process import ServerProcess, free_port
+from penstock.local.sql_server import PdAndTikv, TidbServer
+from penstock.local.upstream import Sysbench
 from tests.bench.lag import bare_commits_ms, cpu_s
 from tests.bench.mysql_sides import TABLES, SysbenchSides
 from tests.bench.oltp_writers import LOOK_EVERY_S, looking

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from tests.kit.crash import etcd_backup
 
 Sizes = Mapping[str, int]

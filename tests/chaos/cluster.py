@@ -27,11 +27,11 @@ from penstock.cluster.records import standbys
 from penstock.codes import Code
 from penstock.errors import Retryable
 from penstock.failpoints import VARIABLE
+from penstock.local.etcd import EtcdServer
+from penstock.local.process import ServerProcess, flags, free_port, python_module
+from penstock.local.sql_server import MariadbServer
 from penstock.log.files import replace_file
 from penstock.node.command import FAILED
-from penstock_local.etcd import EtcdServer
-from penstock_local.process import ServerProcess, flags, free_port, python_module
-from penstock_local.sql_server import MariadbServer
 from tests.chaos.backups import Backup, Restore
 from tests.chaos.copies import LogCopies
 from tests.chaos.machine import Machine

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import psutil
 
-from penstock_local.process import STOP_S_MAX, ServerProcess
+from penstock.local.process import STOP_S_MAX, ServerProcess
 from tests.kit.crash.disks import Volume
 
 _LISTENS: Final = "0A"

@@ -8,7 +8,7 @@ from contextlib import closing
 import pymysql
 from pymysql.cursors import DictCursor
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.chaos.history import ACCOUNTS, CAPITAL, COLUMNS, checksum_sql
 from tests.chaos.judge import Final, Snapshot
 from tests.kit.workloads.bank_reader import AGAIN, NOT_YET

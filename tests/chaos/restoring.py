@@ -18,7 +18,7 @@ from typing import Final
 from penstock.cluster.log_entry import LogEntry
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.process import python_module
+from penstock.local.process import python_module
 from tests.chaos.backups import Backup, Restore, Sizes
 from tests.chaos.cluster import Cluster
 from tests.chaos.plan import DRAINERS, ETCD, PUMPS, WRITERS
@@ -154,7 +154,7 @@ def decision(text: str) -> list[str]:
 
 def _adopt(cluster: Cluster, command: list[str]) -> None:
     """Run a decision; one that is refused is outdated, and Pumps will say so if they still wait."""
-    whole = python_module("ctl.commands", *command, "--etcd-urls", cluster.etcd.url)
+    whole = python_module("penstock.ctl.commands", *command, "--etcd-urls", cluster.etcd.url)
     done = subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
     text = " ".join(command)
     if done.returncode == 0:

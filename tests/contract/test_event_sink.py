@@ -15,9 +15,9 @@ from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock.local.kafka import KafkaServer
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.pb import slave_binlog_pb2 as slave
-from penstock_local.kafka import KafkaServer
 from tests.kit.delta.lake_reader import LakeReader
 from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ctl import commands
 from penstock.cluster.etcd import connect
 from penstock.cluster.history import Guard, History
 from penstock.codes import Code
+from penstock.ctl import commands
 from penstock.errors import NeedsOperator, PenstockError
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import OracleClient
 from penstock.schema.model import DdlJob
 from penstock.stream import BEGINNING, Ddl, Reader, Transaction
 from penstock.ts import physical_ms
-from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.crash import etcd_backup
 from tests.kit.crash.preload import preloaded

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.cluster.log_entry import LogEntries
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from tests.kit.crash.disks import Volume, small_disk
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess

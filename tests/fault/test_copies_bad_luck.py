@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import Registry
+from penstock.ctl.commands import main
+from penstock.local.etcd import EtcdServer
 from penstock.node.command import NEEDS_OPERATOR
-from penstock_local.etcd import EtcdServer
 from tests.kit.crash.preload import preloaded
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_replication import Nodes

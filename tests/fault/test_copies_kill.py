@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from pump.cluster.identity import kept_disk_id
 from tests.chaos.copies import last_whole
 from tests.kit.servers.fix_copies import Trio, lose_disk

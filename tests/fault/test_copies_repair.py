@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.local.etcd import EtcdServer
 from penstock.log.segment import BEGIN
 from penstock.wire.binlog import Binlog
-from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio, lose_disk
 from tests.kit.servers.fix_pump import PumpProcess, streamed
@@ -142,7 +142,7 @@ def test_a_damaged_primary_serves_what_it_did_and_starts(world: World) -> None:
 
 def scrubbed(pump: PumpProcess, etcd_url: str) -> tuple[int, str]:
     """Run `penstock ctl scrub --wait`, and return its exit code and all that it printed."""
-    command = [sys.executable, "-m", "ctl.commands", "scrub", pump.node_id, "--wait"]
+    command = [sys.executable, "-m", "penstock.ctl.commands", "scrub", pump.node_id, "--wait"]
     done = subprocess.run(
         [*command, "--etcd-urls", etcd_url], capture_output=True, text=True, timeout=120
     )

@@ -17,7 +17,7 @@ import pytest
 
 from drainer.apply.pipeline import Pipeline
 from drainer.sinks.protocol import Refused
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.wait import eventually, present

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.cluster.etcd import EtcdClient
 from penstock.cluster.history import History
+from penstock.local.sql_server import SqlServer
 from penstock.oracle.client import open_oracle
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, OF_EACH_FLAVOR, on_servers
 from tests.kit.servers.fix_replication import Replication

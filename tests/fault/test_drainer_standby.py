@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main as ctl
 from penstock.cluster.etcd import read_prefix
 from penstock.cluster.node_registry import NodeKind, Registry
 from penstock.cluster.records import RUNS, standbys
-from penstock_local.etcd import EtcdServer
+from penstock.ctl.commands import main as ctl
+from penstock.local.etcd import EtcdServer
 from tests.fault.test_drainer_ddl import Site
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import Way
 from tests.kit.servers.binlog_server import (

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry, seems_live
+from penstock.ctl.commands import main
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog, encode_binlog
-from penstock_local.etcd import EtcdServer
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.servers.fix_etcd import EtcdCluster
 from tests.kit.servers.fix_pump import PumpProcess

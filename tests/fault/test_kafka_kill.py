@@ -38,8 +38,8 @@ from drainer.sinks.checkpoint import Checkpoint, Overridden
 from drainer.sinks.protocol import Refused
 from drainer.task.events.messages import Message, Messages
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.kafka import KafkaSecurity, KafkaServer
 from penstock.pb import binlog_pb2
-from penstock_local.kafka import KafkaSecurity, KafkaServer
 from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
 from tests.kit.kafka.topic_reader import Read, done, read_topics

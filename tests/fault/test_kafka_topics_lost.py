@@ -22,7 +22,7 @@ from drainer.sinks.kafka.checkpoint_topic import checkpoint_key
 from drainer.sinks.protocol import EventSink
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.kafka import KafkaServer
+from penstock.local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import CLUSTER
 from tests.kit.kafka.topic_reader import done
 from tests.kit.opened_sinks import open_event_sink

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.node_registry import Registry
+from penstock.ctl.commands import main
 from pumpclient import PumpClient
 from tests.kit.servers.fix_replication import Replication
 from tests.kit.servers.pages import asked, scraped
@@ -105,7 +105,7 @@ def test_a_lost_pump_stops_the_drainer_until_what_it_held_is_declared_lost(  # n
     assert "--confirm pump-2" in text
     code, text = lost_pump("--accept-loss-after", str(received_ts + 1), "--confirm", "pump-2")
     assert code == 2, text
-    assert f"accept a larger loss: --accept-loss-after {received_ts}" in text
+    assert f"is lost with --accept-loss-after {received_ts}" in text
     assert Registry(replication.etcd).lost() == {}
     code, text = lost_pump("--accept-loss-after", str(received_ts), "--confirm", "pump-2")
     assert code == 0, text

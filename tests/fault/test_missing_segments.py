@@ -13,9 +13,9 @@ import pytest
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import Registry
 from penstock.errors import Corrupt
+from penstock.local.etcd import EtcdServer
 from penstock.log.segment import segment_name
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock_local.etcd import EtcdServer
 from pump.store.recovery import SET_ASIDE_FOLDER
 from pump.store.storage import NoPrewrite, NotStored, PurgedRange, Record, Storage
 from tests.kit.fakes.storage import SMALL, commit, commits, fake, opened, prewrite, rollback, write

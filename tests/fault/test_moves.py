@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
-from penstock_local.etcd import EtcdServer
+from penstock.ctl.commands import main
+from penstock.local.etcd import EtcdServer
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually

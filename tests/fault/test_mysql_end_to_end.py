@@ -13,7 +13,7 @@ import pytest
 
 from drainer.planner import Origins
 from penstock.cluster.node_registry import Registry
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, on_servers

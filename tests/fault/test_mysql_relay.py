@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Malformed
-from penstock_local.process import python_module
+from penstock.local.process import python_module
 from pumpclient.mysql.events.frame import HEADER, EventType
 from pumpclient.mysql.relay.resume import Start
 from tests.kit.crash.disks import small_volume

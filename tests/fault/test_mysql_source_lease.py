@@ -13,8 +13,8 @@ import pytest
 from penstock.cluster.etcd import connect, etcd_errors, read
 from penstock.cluster.node_registry import SOURCES
 from penstock.errors import Retryable
+from penstock.local.etcd import EtcdServer
 from penstock.pb.etcd import rpc_pb2
-from penstock_local.etcd import EtcdServer
 from pumpclient.mysql.source.state.checkpoint import (
     Checkpoint,
     SourceStore,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, AnyBinlogServer, module_server, on_servers
 from tests.kit.servers.fix_pump import PumpProcess

@@ -16,9 +16,9 @@ import pytest
 from drainer.intake.merge_holder import Condition
 from drainer.intake.puller import SILENCE_S_MAX
 from penstock.cluster.node_registry import Registry
+from penstock.local.process import free_port
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
-from penstock_local.process import free_port
 from pumpclient import Options, PumpClient
 from tests.kit.crash.slow_proxy import SlowProxy
 from tests.kit.fakes.merging import Merging

@@ -23,13 +23,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctl.commands import main as ctl
 from drainer import ddl_command
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
 from penstock.cluster.records import LOST, standbys
+from penstock.ctl.commands import main as ctl
 from penstock.errors import PenstockError
+from penstock.local.process import flags
 from penstock.node.command import run as run_command
-from penstock_local.process import flags
 from pumpclient import PumpClient
 from tests.kit.operated.cluster import STANDBY, Cluster, TwinDrainer
 from tests.kit.servers.fix_drainer import DrainerProcess

@@ -19,7 +19,7 @@ import pymysql
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.mysql.source.__main__ import main as mysql_source
 from tests.kit.servers.binlog_server import run_until_done

@@ -16,9 +16,9 @@ from deploy.examples import outbox as example
 from penstock import outbox
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.process import python_module
 from penstock.oracle.client import OracleClient
 from penstock.wire.codec import decode_binlog
-from penstock_local.process import python_module
 from pumpclient import Options, OutcomeUnknown, PumpClient
 from pumpclient.delivery.session import Session
 from tests.kit.crash import dying_writer

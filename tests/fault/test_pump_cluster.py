@@ -11,13 +11,13 @@ import pytest
 
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.local.etcd import EtcdServer
+from penstock.local.process import free_port
 from penstock.oracle.client import LEADER_KEY, OracleClient
 from penstock.pb import cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from penstock.ts import compose
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock_local.etcd import EtcdServer
-from penstock_local.process import free_port
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually, present

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -17,8 +17,8 @@ from penstock.cluster.etcd import connect, read
 from penstock.cluster.log_entry import DISKS, LogEntries
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
+from penstock.local.etcd import EtcdServer
 from penstock.wire.binlog import Binlog
-from penstock_local.etcd import EtcdServer
 from pump.cluster.identity import kept_disk_id
 from pump.replication.replicas import REPLICAS_FOLDER
 from tests.kit.servers.fix_copies import WAIT_S, MakePump, Trio
@@ -133,7 +133,7 @@ def adopt(server: EtcdServer, refusal: str, disk: str) -> None:
     assert found is not None, refusal
     command = [*found[1].split(), "--etcd-urls", server.url, "--confirm", found[2]]
     done = subprocess.run(
-        [sys.executable, "-m", "ctl.commands", *command],
+        [sys.executable, "-m", "penstock.ctl.commands", *command],
         check=False,
         capture_output=True,
         text=True,

@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 
 from deploy.examples import lake_query
 from deploy.examples.lake_query import append_once
-from penstock_local.process import ServerProcess
-from penstock_local.upstream import Sysbench
+from penstock.local.process import ServerProcess
+from penstock.local.upstream import Sysbench
 from pumpclient import Options, PumpClient
 from tests.integration.test_spark_source import put, shop
 from tests.integration.test_spark_stream import MakeQuery, make_query

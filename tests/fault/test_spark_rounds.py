@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock_local.sql_server import PdAndTikv, SqlProcess, TidbServer
+from penstock.local.sql_server import PdAndTikv, SqlProcess, TidbServer
 from tests.fault.test_spark_loss import kill_jvm, past
 from tests.kit.servers.binlog_server import MARIADB, TIDB
 from tests.kit.servers.fix_drainer import DrainerProcess

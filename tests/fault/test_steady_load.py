@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from penstock_local.etcd import EtcdServer
-from penstock_local.sql_server import SqlServer
+from penstock.local.etcd import EtcdServer
+from penstock.local.sql_server import SqlServer
 from pump.store.transactions import GENERATION_MAX
 from tests.kit.servers.binlog_server import binlog_server
 from tests.kit.servers.fix_copies import Trio

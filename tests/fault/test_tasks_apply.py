@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from penstock.failpoints import VARIABLE
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import MARIADB, TIDB
 from tests.kit.servers.fix_drainer import SERVES, START_S, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer

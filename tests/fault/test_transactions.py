@@ -21,11 +21,11 @@ import pytest
 from drainer.intake.merger import Merger
 from penstock import outbox
 from penstock.cluster.etcd import connect
+from penstock.local.etcd import EtcdServer
 from penstock.pb.etcd import rpc_pb2
 from penstock.ts import compose, physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import decode_binlog
-from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pump_session import PumpSession

@@ -29,9 +29,9 @@ from drainer.task.work_unit import Bounds, Op, WorkUnit, in_order
 from penstock.datum import times
 from penstock.ddl import plan_ddl
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from penstock_local.sql_server import SqlServer
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.workloads.changes import (
     CASES,

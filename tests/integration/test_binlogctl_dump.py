@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ctl.commands import main
+from penstock.ctl.commands import main
 from penstock.log.segments import Segments
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog

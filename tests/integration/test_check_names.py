@@ -12,8 +12,8 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.ddl.rewrite.constraint_names import as_mariadb_reads
+from penstock.local.sql_server import SqlServer
 from penstock.schema.ddl_context import DdlContext
-from penstock_local.sql_server import SqlServer
 from tests.kit.sink_target import sink_target
 
 NAMED = (

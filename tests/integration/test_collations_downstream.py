@@ -12,7 +12,7 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Sink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_mariadb import drop_user_databases

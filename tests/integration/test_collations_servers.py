@@ -13,8 +13,8 @@ from penstock.ddl.charsets import (
     pads,
 )
 from penstock.ddl.rewrite.foreign import aliases, substitutes
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import ColumnInfo, MysqlType
-from penstock_local.sql_server import SqlServer
 
 pytestmark = [pytest.mark.mysql, pytest.mark.mariadb]
 

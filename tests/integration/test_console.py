@@ -9,7 +9,7 @@ import pytest
 
 from drainer.__main__ import main as drainer_main
 from drainer.spark.jvm import use_java
-from penstock_local.cluster import Cluster
+from penstock.local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
 from tests.kit.servers.console import ConsoleProcess, barriers

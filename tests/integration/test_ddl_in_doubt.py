@@ -15,7 +15,7 @@ from drainer.sinks.mysql import ddl_progress
 from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.sink_target import sink_target
 from tests.kit.wait import eventually
 

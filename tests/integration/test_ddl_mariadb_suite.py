@@ -30,8 +30,8 @@ from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.ddl.rewrite.explicit import explicit
 from penstock.ddl.syntax.lexer import quote_name
 from penstock.errors import NeedsOperator
+from penstock.local import sql_server as local
 from penstock.schema.model import TableInfo
-from penstock_local import sql_server as local
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.session import ServerDefaults, context_of

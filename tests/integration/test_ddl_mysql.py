@@ -11,8 +11,8 @@ import pytest
 
 from penstock.ddl.rewrite.foreign import spelled_for
 from penstock.ddl.syntax.statements import Flavor
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import DdlJob, DdlType, TableInfo
-from penstock_local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import KINDS, MYSQL, on_servers
 from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.unit.penstock.ddl_session import DdlSession

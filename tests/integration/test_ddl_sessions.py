@@ -11,7 +11,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import MARIADB, MYSQL
 from tests.kit.workloads.ddl_sessions import DOWN, ROWS, TABLE, UP, Way, begin, ddl, ran, session
 

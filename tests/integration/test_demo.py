@@ -83,7 +83,7 @@ def test_the_demo_stops_every_process_after_ctrl_c(
 ) -> None:
     """Ctrl-C interrupts the whole group of processes, twice here."""
     running = subprocess.Popen(
-        [sys.executable, "-m", "penstock_local.demo", *options],
+        [sys.executable, "-m", "penstock.local.demo", *options],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -135,7 +135,7 @@ def test_the_demo_from_a_tidb_ends_identical_and_leaves_no_process(tmp_path: Pat
 def demo(home: Path, *options: str, host: Sequence[str] = ()) -> str:
     """Run it with its files below `home`, by way of `host`; return what it printed."""
     done = subprocess.run(
-        [*host, sys.executable, "-m", "penstock_local.demo", *options],
+        [*host, sys.executable, "-m", "penstock.local.demo", *options],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(home)},
         capture_output=True,

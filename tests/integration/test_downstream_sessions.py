@@ -21,10 +21,10 @@ from drainer.sinks.protocol import RowStatement, Split, SqlSink
 from drainer.task.partitions import Partitions
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
+from penstock.local.process import program
+from penstock.local.sql_server import SqlServer
 from penstock.ts import compose
 from penstock.wire.binlog import MutationType
-from penstock_local.process import program
-from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.sliced import sql_of
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually

@@ -9,7 +9,7 @@ import pytest
 
 from drainer.__main__ import main
 from drainer.ddl.starting_schema import OVERRIDES
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from pumpclient import PumpClient
 
 

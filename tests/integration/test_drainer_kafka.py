@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.local.kafka import KafkaServer
 from penstock.wire.binlog import Origin
-from penstock_local.kafka import KafkaServer
 from pumpclient import Options, PumpClient
 from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.servers.fix_drainer import DrainerProcess

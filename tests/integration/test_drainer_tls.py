@@ -11,13 +11,13 @@ import grpc
 import psutil
 import pytest
 
-from ctl.commands import main as ctl
 from drainer.task.work_loop import HEADER, HELLO
 from penstock.cluster.node_registry import Registry
+from penstock.ctl.commands import main as ctl
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Security, Tls, open_channel
-from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.fault.test_requests import DrainerServer
 from tests.kit.fakes.merging import Merging

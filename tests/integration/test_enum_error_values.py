@@ -20,7 +20,7 @@ from drainer.task.sql.literals import MYSQL
 from drainer.task.sql.upserts import TableSql
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient.mysql.load.sink import SinkOptions, SinkSession
 from pumpclient.mysql.load.text_rows import SqlRows, TextRows
 from pumpclient.mysql.protocol.server import address_in

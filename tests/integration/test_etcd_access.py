@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cluster.etcd import PASSWORD, USER, Watch, connect, read
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer, program
+from penstock.local.etcd import EtcdServer, program
 from pumpclient import PumpClient
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import answered, eventually

@@ -14,8 +14,8 @@ from penstock.cluster.fence import PENDING_KEY, WRITERS, DdlFence, WriterFence
 from penstock.cluster.history import LOCK_KEY, History
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.etcd import EtcdServer
 from penstock.schema.model import DdlJob, DdlType
-from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import MemoryOracle
 from tests.kit.wait import eventually
 

@@ -17,11 +17,11 @@ import pytest
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import COUNT_MAX, LEADER_KEY, OracleClient
 from penstock.oracle.server import WINDOW_KEY
 from penstock.pb import pdpb_pb2
 from penstock.ts import LOGICAL_END, compose, physical_ms
-from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.oracle import OracleNode
 from tests.kit.wait import eventually, present
 

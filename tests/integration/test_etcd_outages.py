@@ -12,9 +12,9 @@ from penstock.cluster.etcd import Lease, Watch, connect, read
 from penstock.cluster.history import LOCK_KEY, History
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.errors import Retryable
+from penstock.local.etcd import EtcdServer
+from penstock.local.process import free_port
 from penstock.schema.model import DdlJob, DdlType
-from penstock_local.etcd import EtcdServer
-from penstock_local.process import free_port
 from tests.kit.wait import answered, eventually
 
 pytestmark = pytest.mark.alone

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.history import History
+from penstock.ctl.commands import main
 from penstock.schema.model import DdlJob, DdlType
 
 

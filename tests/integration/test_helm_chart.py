@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from penstock_local.process import built
+from penstock.local.process import built
 from pump.config import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from penstock_local.process import built, program
+from penstock.local.process import built, program
 from tests.kit.http2 import interop_service
 from tests.kit.http2.front_process import ANSWER, FAST, FrontProcess
 from tests.kit.http2.interop_service import MESSAGES, Payload

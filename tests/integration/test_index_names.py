@@ -7,7 +7,7 @@ import pymysql
 import pytest
 
 from penstock.ddl import Catalog, plan_ddl
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 
 BOTH = (
     "CREATE TABLE t (id SERIAL, a INT UNIQUE, b VARCHAR(9) CHARSET latin1 UNIQUE KEY, c INT,"

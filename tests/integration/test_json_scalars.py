@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import MYSQL, AnyBinlogServer
 from tests.kit.servers.fix_source import SourceRig

@@ -14,8 +14,8 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import Messages, RowEvent
 from penstock.ddl import Catalog, plan_ddl
-from penstock_local.kafka import KafkaServer
-from penstock_local.sql_server import SqlServer
+from penstock.local.kafka import KafkaServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.verify import command as verify
 from tests.kit.opened_sinks import open_event_sink

@@ -12,7 +12,7 @@ from drainer.settings.targets import KafkaTarget
 from drainer.sinks.kafka.topics import encoding_of
 from drainer.task.events.event_unit import stream_encoder_of
 from drainer.task.events.messages import RowEvent
-from penstock_local.kafka import KafkaServer
+from penstock.local.kafka import KafkaServer
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.kafka.flink_reader import FlinkReader, applied
 from tests.kit.kafka.topic_reader import read_topics

@@ -18,8 +18,8 @@ from drainer.task.events.messages import Messages, RowEvent
 from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.kafka import KafkaServer
 from penstock.schema.model import TableInfo
-from penstock_local.kafka import KafkaServer
 from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.opened_sinks import open_event_sink
 

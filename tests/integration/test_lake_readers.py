@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.delta.spark_reader import SparkReader
 from tests.kit.servers.fix_drainer import DrainerFactory

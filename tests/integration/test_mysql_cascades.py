@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from pumpclient.mysql.source.command import ask, load
 from pumpclient.mysql.source.ddl.cascades import Cascades

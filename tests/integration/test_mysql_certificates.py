@@ -6,8 +6,8 @@ import pytest
 
 from drainer.sinks.opening import open_sink
 from penstock.errors import NeedsOperator
+from penstock.local.sql_server import SqlServer
 from penstock.security.databases import CA, SqlTls
-from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.protocol.server import ServerAddress
 from tests.kit.servers.authority import Authority
 

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.cluster.history import History
 from penstock.ddl import Catalog
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import MysqlType, TableInfo
-from penstock_local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import BinlogServer, binlog_server
 from tests.kit.servers.fix_mariadb import drop_user_databases
 from tests.kit.servers.fix_source import SourceRig

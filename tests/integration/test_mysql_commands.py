@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.process import free_port
-from penstock_local.sql_server import SqlServer
+from penstock.local.process import free_port
+from penstock.local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_source import SourceRig, rows_of

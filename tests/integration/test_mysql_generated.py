@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from penstock_local.etcd import EtcdServer
-from penstock_local.sql_server import SqlServer
+from penstock.local.etcd import EtcdServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_source import SourceProcess, rows_of

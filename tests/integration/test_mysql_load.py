@@ -12,7 +12,7 @@ import pytest
 from penstock.cluster.fence import DdlFence
 from penstock.cluster.history import History
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.journal import Journal
 from pumpclient.mysql.load import loader

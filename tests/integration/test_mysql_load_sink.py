@@ -8,8 +8,8 @@ import pymysql
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer
-from penstock_local.sql_server import SqlServer
+from penstock.local.etcd import EtcdServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.mysql.load.loader import Load
 from pumpclient.mysql.load.sink import SinkOptions, lock_name

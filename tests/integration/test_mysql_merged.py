@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.etcd import EtcdServer
-from penstock_local.sql_server import SqlServer
+from penstock.local.etcd import EtcdServer
+from penstock.local.sql_server import SqlServer
 from pumpclient.mysql.source import command
 from pumpclient.mysql.verify import command as verify
 from tests.kit.fakes.replica import Replica

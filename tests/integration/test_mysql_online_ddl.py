@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.fakes.replica import Replica
 from tests.kit.servers.binlog_server import numbers
 from tests.kit.servers.fix_mariadb import MariadbServer

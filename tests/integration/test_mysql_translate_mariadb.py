@@ -9,9 +9,9 @@ import pytest
 
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog, plan_ddl
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import TableInfo
 from penstock.wire.binlog import MutationType
-from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.rows.table_map import TableMap

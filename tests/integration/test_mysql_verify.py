@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient.mysql.load.tables import Range, SourceTable
 from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.verify import __main__ as command

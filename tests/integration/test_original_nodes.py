@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.ctl.commands import main
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import OracleClient
-from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.original_pump import OriginalPump
 from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.wait import eventually

@@ -12,9 +12,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from deploy.examples import outbox_session as example
 from penstock.cluster.node_registry import Registry
 from penstock.errors import NeedsOperator
+from penstock.local.etcd import EtcdServer
 from penstock.outbox import TABLE
 from penstock.wire.codec import decode_binlog
-from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from pumpclient.outbox import Outbox
 from tests.kit.servers.fix_mariadb import MariadbServer

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.etcd]
 # The usual ports may belong to somebody else, and others' tests expect nothing there.
 PROGRAM = """
 import sys
-from penstock_local.process import free_port
-from penstock_local.run import parts
+from penstock.local.process import free_port
+from penstock.local.run import parts
 parts._PORTS = {name: free_port() for name in parts._PORTS}
-from penstock_local.run.__main__ import main
+from penstock.local.run.__main__ import main
 raise SystemExit(main(sys.argv[1:]))
 """
 START_S = 120

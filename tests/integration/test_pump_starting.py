@@ -8,12 +8,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from ctl.commands import main
 from penstock.cluster.etcd import connect
 from penstock.cluster.node_registry import Registry
+from penstock.ctl.commands import main
+from penstock.local.etcd import EtcdServer
+from penstock.local.process import free_port
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock_local.etcd import EtcdServer
-from penstock_local.process import free_port
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.pages import asked
 from tests.kit.wait import eventually

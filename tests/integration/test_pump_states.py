@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from ctl.commands import main
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
+from penstock.ctl.commands import main
+from penstock.local.process import free_port
 from penstock.pb import penstock_pb2
 from penstock.ts import compose
-from penstock_local.process import free_port
 from pumpclient import PumpClient
 from tests.kit.servers.fix_replication import Nodes, Replication
 from tests.kit.servers.pump_session import PumpSession

@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from ctl import states
-from ctl.commands import main
 from penstock.cluster.log_entry import Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import Standby, key_of, record_text
+from penstock.ctl import states
+from penstock.ctl.commands import main
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
-from penstock_local.etcd import EtcdServer
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.wait import eventually, present
 

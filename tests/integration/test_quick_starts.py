@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.kafka import KafkaServer
-from penstock_local.sql_server import MariadbServer, mariadb_binlog_options
+from penstock.local.kafka import KafkaServer
+from penstock.local.sql_server import MariadbServer, mariadb_binlog_options
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, INSTALLING, Reader
 
 pytestmark = [pytest.mark.etcd, pytest.mark.spark]

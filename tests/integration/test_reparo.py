@@ -27,10 +27,10 @@ from penstock.codes import Code
 from penstock.ddl import Catalog, plan_ddl
 from penstock.errors import Corrupt, NeedsOperator
 from penstock.filters import TablePattern
+from penstock.local.sql_server import SqlServer
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.schema.ddl_context import DdlContext
 from penstock.ts import compose
-from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER, Way, run_drainer
 from tests.kit.files import plain_reader
 from tests.kit.servers.fix_mariadb import MariadbServer
@@ -115,7 +115,7 @@ def test_a_restore_that_is_killed_is_repeated_and_nothing_is_there_twice(
     steps: tuple[str, ...], bank: Bank, files: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "target.db"
-    command = [sys.executable, "-m", "ctl", "reparo", f"--data-dir={files}",
+    command = [sys.executable, "-m", "penstock", "reparo", f"--data-dir={files}",
                f"--sink=sqlite:///{target}", "--batch-bytes-max=5000"]  # fmt: skip
     for fault in steps:
         done = subprocess.run(

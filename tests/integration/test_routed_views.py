@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.ddl import rename_tables
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import MARIADB, on_servers
 
 COLUMNS = {("d", "t"): "ab", ("d", "order"): "ac", ("e", "t"): "ad", ("e", "w"): "ae"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from drainer.reparo.reparo_config import ReparoConfig
 from drainer.reparo.restore import run as reparo
-from penstock_local.kafka import KafkaServer
+from penstock.local.kafka import KafkaServer
 from pumpclient import PumpClient
 from tests.kit.kafka.topic_reader import read_topics
 from tests.kit.servers.fix_pump import PumpProcess

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main as ctl
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
+from penstock.ctl.commands import main as ctl
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.stream import (

@@ -23,10 +23,10 @@ from psutil import Process
 from penstock.cluster.etcd import connect
 from penstock.cluster.log_entry import Copy, LogEntry, Mark
 from penstock.cluster.node_registry import NodeState
+from penstock.local.etcd import EtcdServer
 from penstock.log.segment import BEGIN, Head
 from penstock.log.segments import Place
 from penstock.node import command
-from penstock_local.etcd import EtcdServer
 from pump.replication import failover
 from pump.replication.failover import Failovers, StandbyProcess, arguments_for
 from pump.replication.peers import Peers

@@ -31,7 +31,7 @@ from drainer.task.row_fetch import Cut, Facts, decode_cut, encode_cut
 from drainer.task.sql.digests import Digests
 from drainer.task.work_loop import _answer_checked, serve
 from penstock.errors import Malformed, NeedsOperator
-from penstock_local.sql_server import SqlServer, mariadb_binlog_options
+from penstock.local.sql_server import SqlServer, mariadb_binlog_options
 from tests.integration.test_apply_mariadb import create
 from tests.integration.test_parallel_mariadb import START, opened
 from tests.kit.crash.disks import small_volume

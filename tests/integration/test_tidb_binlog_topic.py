@@ -13,8 +13,8 @@ from drainer.sinks.protocol import EventSink
 from drainer.task.events.messages import Messages
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.kafka import KafkaServer
-from penstock_local.process import built
+from penstock.local.kafka import KafkaServer
+from penstock.local.process import built
 from tests.kit.opened_sinks import open_event_sink
 from tests.kit.workloads.sink_stream import InsertStream
 

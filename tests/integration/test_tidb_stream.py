@@ -17,11 +17,11 @@ from drainer.__main__ import main
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from penstock.datum.rows.row_codec import RowCodec
+from penstock.local.etcd import EtcdServer
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.stream import Ddl, Reader, ReaderOptions, Transaction
 from penstock.wire.binlog import Binlog, BinlogType, MutationType, PrewriteValue, TableMutation
 from penstock.wire.codec import encode_binlog, encode_prewrite_value
-from penstock_local.etcd import EtcdServer
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, TidbCluster, row_key
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.fix_replication import Nodes, Replication

@@ -15,16 +15,16 @@ from typing import Any
 import grpc
 import pytest
 
-from ctl.commands import main
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import connect, read
 from penstock.cluster.node_registry import CLUSTER_ID_KEY, NodeKind, Registry
+from penstock.ctl.commands import main
 from penstock.errors import NeedsOperator
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import find_cluster_id
 from penstock.pb import pump_pb2, pump_pb2_grpc
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock_local.etcd import EtcdServer
 from pumpclient import Options, PumpClient
 from tests.kit.fakes.scripted_tidb import CLUSTER_ID, Fate, TidbCluster, meta_key, row_key
 from tests.kit.servers.fix_pump import PumpProcess, streamed

@@ -12,12 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from ctl.commands import main
+from penstock.ctl.commands import main
 from penstock.errors import NeedsOperator
+from penstock.local.etcd import EtcdServer
 from penstock.oracle.client import OracleClient
 from penstock.pb import penstock_pb2, penstock_pb2_grpc
 from penstock.security.tls import Tls, open_channel
-from penstock_local.etcd import EtcdServer
 from pumpclient import PumpClient
 from tests.kit.servers.authority import Authority, Pair
 from tests.kit.servers.fix_pump import PumpProcess

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main
 from drainer.__main__ import main as drainer_main
 from penstock.cluster.etcd import EtcdClient, connect, read
 from penstock.cluster.node_registry import NodeKind, Registry
+from penstock.ctl.commands import main
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.etcd import EtcdServer
+from penstock.local.process import ServerProcess, free_port, python_module
 from penstock.oracle.client import open_oracle
 from penstock.security.databases import trusting
 from penstock.security.tls import Tls
 from penstock.ts import physical_ms
 from penstock.wire.binlog import Binlog, BinlogType
-from penstock_local.etcd import EtcdServer
-from penstock_local.process import ServerProcess, free_port, python_module
 from pumpclient import Options, PumpClient
 from tests.kit.fakes.scripted_tidb import TidbCluster
 from tests.kit.servers.authority import Authority, Pair
@@ -274,7 +274,7 @@ def test_a_console_asks_nodes_over_tls_and_is_shown_by_it_to_allowed_names_only(
     port = free_port()
     console = ServerProcess(
         [
-            *python_module("ctl", "console", "--addr", f"0.0.0.0:{port}"),
+            *python_module("penstock", "console", "--addr", f"0.0.0.0:{port}"),
             *("--etcd-urls", nodes.url, "--cert-allowed-cn", "node", *node.flags),
         ],
         log=tmp_path / "console.log",

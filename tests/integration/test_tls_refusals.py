@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from ctl.commands import main as ctl
+from penstock.ctl.commands import main as ctl
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.etcd import EtcdServer
+from penstock.local.process import free_port
 from penstock.node.logs import handshake_failure
 from penstock.oracle.client import OracleClient
 from penstock.security.refusal import certificate_refusal
 from penstock.security.tls import Security, SecurityConfig
-from penstock_local.etcd import EtcdServer
-from penstock_local.process import free_port
 from pumpclient import PumpClient, Tls
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_pump import PumpProcess
@@ -127,7 +127,7 @@ def test_an_operator_learns_which_certificate_is_refused(
 
 def test_a_command_shows_no_line_of_grpc_s_own(mutual: PumpProcess, authority: Authority) -> None:
     environment = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
-    command = [sys.executable, "-m", "ctl.commands", "status", "--addr", mutual.addr]
+    command = [sys.executable, "-m", "penstock.ctl.commands", "status", "--addr", mutual.addr]
     for flags in ([], ["--ssl-ca", str(authority.file)]):
         done = subprocess.run(
             [*command, *flags], capture_output=True, text=True, env=environment, check=False

@@ -15,9 +15,9 @@ from itertools import count
 from pathlib import Path
 
 from drainer.spark.jvm import use_java
-from penstock_local.cluster import Cluster
-from penstock_local.sql_server import MariadbServer, mariadb_binlog_options
-from penstock_local.upstream import MysqlSource
+from penstock.local.cluster import Cluster
+from penstock.local.sql_server import MariadbServer, mariadb_binlog_options
+from penstock.local.upstream import MysqlSource
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
 from tests.kit.servers.console import ConsoleProcess

@@ -18,7 +18,7 @@ from drainer.sinks.opening import open_sink
 from drainer.sinks.protocol import Refused, RowStatement, Split
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
-from penstock_local.sql_server import TidbServer
+from penstock.local.sql_server import TidbServer
 from pumpclient.mysql.protocol.server import cluster_ts
 from pumpclient.mysql.verify import __main__ as command
 from tests.kit.servers.fix_tidb_alone import TXN_BYTES_MAX

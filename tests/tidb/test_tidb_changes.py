@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pymysql
 import pytest
 
-from penstock_local.sql_server import TidbServer
+from penstock.local.sql_server import TidbServer
 from tests.kit.servers.fix_tidb import PARTITIONED, TidbRig
 from tests.kit.wait import eventually
 from tests.kit.workloads.tidb_writers import TidbWriters, changes, changes_without_key, either

@@ -20,9 +20,9 @@ from drainer.sinks.mysql.sink import MysqlSink
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
+from penstock.local.sql_server import PdAndTikv, TidbServer
 from penstock.oracle.client import OracleClient, find_cluster_id
 from penstock.schema.model import DdlJob
-from penstock_local.sql_server import PdAndTikv, TidbServer
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 from tests.kit.sink_target import sink_target

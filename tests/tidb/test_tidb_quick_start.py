@@ -7,7 +7,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from penstock_local.sql_server import MariadbServer, PdAndTikv, TidbServer
+from penstock.local.sql_server import MariadbServer, PdAndTikv, TidbServer
 from tests.kit.servers.fix_quick_start import COMMANDS_MAX, ETCD, INSTALLING, Reader
 from tests.kit.wait import eventually
 

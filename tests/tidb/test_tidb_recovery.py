@@ -8,8 +8,8 @@ import pytest
 
 from drainer.__main__ import main
 from penstock.cluster.etcd import connect
+from penstock.local.sql_server import PdAndTikv, TidbServer
 from penstock.oracle.client import OracleClient
-from penstock_local.sql_server import PdAndTikv, TidbServer
 from tests.kit.servers.fix_drainer import DrainerProcess
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.servers.table_texts import SqlSide, difference

@@ -21,10 +21,10 @@ from drainer.schema.tracker import SchemaTracker
 from drainer.task.selection import Selection
 from penstock.cluster.etcd import connect
 from penstock.filters import FilterConfig, Rules
+from penstock.local.sql_server import PdAndTikv, TidbServer
 from penstock.oracle.client import OracleClient, find_cluster_id
 from penstock.schema.model import DdlJob
 from penstock.schema.tidb_json import table_from_json
-from penstock_local.sql_server import PdAndTikv, TidbServer
 from tests.kit.servers.fix_pump import PumpProcess, streamed
 
 pytestmark = [pytest.mark.tidb, pytest.mark.alone]

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.codes import Code
 from penstock.errors import Retryable
-from penstock_local.process import ServerProcess
+from penstock.local.process import ServerProcess
 from tests.chaos import run as runs
 from tests.chaos.faults import BODIES
 from tests.chaos.judge import Snapshot

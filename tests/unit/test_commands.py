@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl.__main__ import main
-from ctl.completion import places
 from penstock import __version__
+from penstock.__main__ import main
+from penstock.completion import places
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -100,7 +100,7 @@ def test_each_mistyped_command_option_and_choice_is_answered_with_the_word_that_
     assert count > 500
 
 
-SECOND_NAMES = re.compile(r"\bmysql-source\b|\bbinlogctl\b|python -m (pump|drainer|ctl)\b")
+SECOND_NAMES = re.compile(r"\bmysql-source\b|\bbinlogctl\b|python -m (pump|drainer|penstock)\b")
 
 
 def test_no_help_and_no_page_for_users_calls_a_program_by_a_second_name() -> None:
@@ -112,13 +112,14 @@ def test_no_help_and_no_page_for_users_calls_a_program_by_a_second_name() -> Non
     assert shown.getvalue().count("usage: ") > 30
     assert SECOND_NAMES.search(shown.getvalue()) is None
     pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*/guide/*.md"), ROOT / "README.md"]
-    pages += [ROOT / f"{each}/README.md" for each in ("pump", "drainer", "pumpclient", "ctl")]
+    pages += [ROOT / f"{each}/README.md" for each in ("pump", "drainer", "pumpclient")]
+    pages += [ROOT / "proto/penstock/ctl/README.md"]
     for page in pages:
         if page.name != "from_tidb_binlog.md":
             assert SECOND_NAMES.search(page.read_text()) is None, page
 
 
 def test_no_program_has_a_parser_of_another_class() -> None:
-    for folder in ("ctl", "drainer", "pump", "pumpclient", "proto/penstock", "penstock_local"):
+    for folder in ("drainer", "pump", "pumpclient", "proto/penstock"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             assert "= argparse.ArgumentParser(" not in path.read_text(), path

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ctl.commands import command_parser as ctl_parser
-from ctl.commands import main as ctl
 from drainer.__main__ import main as drainer
 from drainer.ddl.follower import with_overrides
 from drainer.ddl_command import _ARGUMENTS
@@ -19,6 +17,8 @@ from drainer.settings.compat import load_settings
 from drainer.settings.config import DOWNSTREAM_KEYS, DrainerConfig
 from drainer.settings.targets import KafkaTarget
 from penstock.codes import Code
+from penstock.ctl.commands import command_parser as ctl_parser
+from penstock.ctl.commands import main as ctl
 from penstock.ddl import Catalog, SchemaChange, plan_ddl
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.relay.layout import FileName, Location

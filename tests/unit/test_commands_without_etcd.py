@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ctl.commands import command_parser as ctl_parser
 from penstock.cluster import etcd
 from penstock.codes import Code
+from penstock.ctl.commands import command_parser as ctl_parser
 from penstock.errors import Retryable
 from penstock.stream import Reader
 from pumpclient import PumpClient
@@ -47,7 +47,7 @@ def test_each_command_says_in_one_line_that_etcd_is_away_and_what_to_do(tmp_path
 
     def run(line: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "ctl", *shlex.split(line)],
+            [sys.executable, "-m", "penstock", *shlex.split(line)],
             cwd=tmp_path,
             env=environment,
             capture_output=True,

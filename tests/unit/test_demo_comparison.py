@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock_local.demo.comparison import canonical, compare, fingerprint
-from penstock_local.demo.workload import Change, Store, Tables
+from penstock.local.demo.comparison import canonical, compare, fingerprint
+from penstock.local.demo.workload import Change, Store, Tables
 
 
 def downstream(path: Path, rows: list[tuple[int, str]]) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.demo.comparison import judged, lines
-from penstock_local.demo.servers import KILL, MYSQL_PLAN, START, TABLES
-from penstock_local.upstream import SysbenchRun
+from penstock.local.demo.comparison import judged, lines
+from penstock.local.demo.servers import KILL, MYSQL_PLAN, START, TABLES
+from penstock.local.upstream import SysbenchRun
 from tests.unit.penstock.ddl_session import DdlSession
 
 REPORT = """

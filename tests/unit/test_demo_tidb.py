@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from penstock_local.demo.servers import RESTART, TABLES, TIDB_PLAN
+from penstock.local.demo.servers import RESTART, TABLES, TIDB_PLAN
 from tests.unit.penstock.ddl_session import DdlSession
 from tests.unit.test_demo_mysql import sbtest
 

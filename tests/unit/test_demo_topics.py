@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock_local.demo.comparison import apply, in_order
+from penstock.local.demo.comparison import apply, in_order
 
 
 def message(kind: str, row: Any, old: Any = None, key: list[str] | None = None) -> dict[str, Any]:

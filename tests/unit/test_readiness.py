@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from ctl.console.access import Access
-from ctl.console.observation import Listing, Observation
-from ctl.console.web import Console
 from drainer.pages import Pages
+from penstock.ctl.console.access import Access
+from penstock.ctl.console.observation import Listing, Observation
+from penstock.ctl.console.web import Console
 from pumpclient.mysql.source import pages as source_pages
 
 WELL: dict[str, Any] = {

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from drainer.settings.compat import load_settings
 from drainer.settings.targets import MysqlTarget
 from penstock.errors import NeedsOperator
-from penstock_local.run.__main__ import main
-from penstock_local.run.parts import (
+from penstock.local.run.__main__ import main
+from penstock.local.run.parts import (
     CONSOLE,
     DRAINER,
     ETCD,

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from penstock.errors import NeedsOperator
-from penstock_local.run import supervisor as module
-from penstock_local.run.parts import Part
-from penstock_local.run.supervisor import ENDED, RUNNING, STARTING, STOPPED, Running, Supervisor
+from penstock.local.run import supervisor as module
+from penstock.local.run.parts import Part
+from penstock.local.run.supervisor import ENDED, RUNNING, STARTING, STOPPED, Running, Supervisor
 from tests.kit.wait import eventually, until
 
 NODE = """
@@ -133,7 +133,7 @@ async def test_a_part_that_fails_is_tried_again_after_longer_and_longer_pauses(
 SUPERVISES = """
 import asyncio, sys
 from pathlib import Path
-from penstock_local.run.supervisor import Supervisor
+from penstock.local.run.supervisor import Supervisor
 from tests.unit.test_run_supervisor import NODE, forever, part
 def say(running): print(running.pid, running.state, flush=True)
 asyncio.run(Supervisor([part(Path(sys.argv[1]), "a", NODE)], say).run(asyncio.Event(), forever()))

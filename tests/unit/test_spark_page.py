@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drainer.settings import compat
-from penstock_local import FILES
-from penstock_local.cluster import Cluster
-from penstock_local.demo.flights import SPARK_TASKS
-from penstock_local.spark_cluster import SparkCluster
+from penstock.local import FILES
+from penstock.local.cluster import Cluster
+from penstock.local.demo.flights import SPARK_TASKS
+from penstock.local.spark_cluster import SparkCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "deploy/README.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.process import program
+from penstock.local.process import program
 
 UNITS = sorted((Path(__file__).resolve().parents[2] / "deploy" / "systemd").glob("*.service"))
 PROGRAMS = Path(sys.executable).parent

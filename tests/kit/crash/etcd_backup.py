@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.cluster.etcd import connect
-from penstock_local.etcd import EtcdServer, program
+from penstock.local.etcd import EtcdServer, program
 
 _RESTORE_S = 120
 _DATA = "--data-dir="

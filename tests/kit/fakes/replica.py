@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from penstock.cluster.history import History
 from penstock.cluster.node_registry import Registry
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import DdlJob
 from penstock.wire.binlog import Binlog, BinlogType
 from penstock.wire.codec import encode_binlog
-from penstock_local.sql_server import SqlServer
 from pumpclient import PumpClient
 from tests.kit.fakes.local_drainer import Way, run_drainer
 from tests.kit.servers.fix_pump import streamed

@@ -22,8 +22,8 @@ import psutil
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from penstock.http2.unary import Reply, UnaryCall
+from penstock.local.process import ServerProcess, python_module
 from penstock.security.tls import Security, SecurityConfig
-from penstock_local.process import ServerProcess, python_module
 from tests.kit.http2 import interop_service
 from tests.kit.http2.raw_peer import RawPeer
 from tests.kit.servers.authority import Pair

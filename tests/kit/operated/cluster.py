@@ -24,7 +24,6 @@ from typing import Any
 import grpc
 import pytest
 
-from ctl import commands, lost, nodes, states
 from drainer.cluster.membership import Membership as DrainerMembership
 from drainer.intake.merger import Merger
 from drainer.intake.pump_set import Pumps
@@ -39,6 +38,7 @@ from penstock.cluster.node_registry import (
     seems_live,
 )
 from penstock.codes import Code
+from penstock.ctl import commands, lost, nodes, states
 from penstock.errors import NeedsOperator, PenstockError, Retryable, code_fields
 from penstock.node.output import reply_of
 from penstock.pb import penstock_pb2

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from drainer.sinks.sqlite.ddl import create_indexes, create_table
 from penstock.ddl import SchemaChange
+from penstock.local.sql_server import SqlServer
 from penstock.schema.model import MysqlType, TableInfo
-from penstock_local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock_local.process import Unpacked, program
-from penstock_local.sql_server import SqlServer, mariadb_binlog_options, unpacked_program
+from penstock.local.process import Unpacked, program
+from penstock.local.sql_server import SqlServer, mariadb_binlog_options, unpacked_program
 from pumpclient.mysql.events.frame import EventFlag
 from pumpclient.mysql.protocol.server import ServerAddress
 from tests.kit.servers.fix_mariadb import MariadbServer, drop_user_databases

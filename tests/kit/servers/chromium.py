@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from penstock_local.process import program
+from penstock.local.process import program
 from tests.kit.wait import deadline
 
 ANSWER_S_MAX = 30.0

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock_local.process import UNPACKED, ServerProcess, free_port, python_module
+from penstock.local.process import UNPACKED, ServerProcess, free_port, python_module
 from tests.kit.servers.chromium import Chromium
 
 START_S_MAX = 30.0
@@ -20,7 +20,7 @@ class ConsoleProcess(ServerProcess):
         """With more arguments where it needs them, such as a file with a token."""
         address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}/"
-        command = python_module("ctl", "console", "--addr", address, "--etcd-urls", etcd_url)
+        command = python_module("penstock", "console", "--addr", address, "--etcd-urls", etcd_url)
         super().__init__([*command, *arguments], log=folder / "console.log")
 
     def start(self) -> Self:

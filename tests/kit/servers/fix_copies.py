@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cluster.log_entry import LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, Registry
-from penstock_local.etcd import EtcdServer
+from penstock.local.etcd import EtcdServer
 from pump.cluster.identity import has_disk_id, kept_disk_id
 from tests.kit.servers.fix_pump import PumpProcess
 from tests.kit.wait import deadline, eventually, present

@@ -10,9 +10,9 @@ import pytest
 from penstock.cluster.etcd import connect
 from penstock.codes import Code
 from penstock.errors import Retryable
+from penstock.local.etcd import START_S_MAX, EtcdServer
+from penstock.local.process import free_port
 from penstock.pb.etcd import rpc_pb2
-from penstock_local.etcd import START_S_MAX, EtcdServer
-from penstock_local.process import free_port
 
 
 class EtcdCluster:

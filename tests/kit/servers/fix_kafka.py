@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.kafka import KafkaServer
+from penstock.local.kafka import KafkaServer
 
 
 def _running(server: KafkaServer) -> Iterator[KafkaServer]:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock_local import sql_server as local
-from penstock_local.sql_server import SqlProcess
+from penstock.local import sql_server as local
+from penstock.local.sql_server import SqlProcess
 
 _SYSTEM_SCHEMAS = {"mysql", "information_schema", "performance_schema", "sys", "metrics_schema"}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock_local.process import Unpacked
-from penstock_local.sql_server import SqlServer, mariadb_binlog_options
+from penstock.local.process import Unpacked
+from penstock.local.sql_server import SqlServer, mariadb_binlog_options
 from tests.kit.servers.binlog_server import (
     MARIADB,
     MARIADB_NEW,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock_local.process import free_port
+from penstock.local.process import free_port
 from tests.kit.wait import eventually
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "start"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.cluster.etcd import EtcdClient
-from penstock_local.etcd import EtcdServer
-from penstock_local.sql_server import SqlServer
+from penstock.local.etcd import EtcdServer
+from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
 from pumpclient.options import Tls
 from tests.kit.servers.fix_drainer import DrainerFactory, DrainerProcess

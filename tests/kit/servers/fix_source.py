@@ -13,11 +13,11 @@ from penstock.cluster.node_registry import Registry
 from penstock.datum.rows.row_codec import RowCodec
 from penstock.ddl import Catalog
 from penstock.failpoints import VARIABLE
+from penstock.local.etcd import EtcdServer
+from penstock.local.sql_server import SqlServer
+from penstock.local.upstream import MysqlSource
 from penstock.wire.binlog import Binlog, MutationType
 from penstock.wire.codec import decode_prewrite_value
-from penstock_local.etcd import EtcdServer
-from penstock_local.sql_server import SqlServer
-from penstock_local.upstream import MysqlSource
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import AnyBinlogServer, make_table, numbers
 from tests.kit.servers.fix_pump import streamed

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from drainer.spark.jvm import use_java
-from penstock_local.process import ServerProcess
-from penstock_local.spark_cluster import MEMORY, SparkCluster, SparkServer
-from penstock_local.sql_server import SqlProcess
+from penstock.local.process import ServerProcess
+from penstock.local.spark_cluster import MEMORY, SparkCluster, SparkServer
+from penstock.local.sql_server import SqlProcess
 
 SPECULATION = (
     "spark.speculation=true",

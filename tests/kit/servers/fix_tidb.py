@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.cluster.etcd import connect
+from penstock.local.sql_server import PdAndTikv, TidbServer
 from penstock.oracle.client import OracleClient
-from penstock_local.sql_server import PdAndTikv, TidbServer
 from tests.kit.servers.fix_drainer import SERVES, START_S, DrainerProcess
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock_local.sql_server import TidbServer
+from penstock.local.sql_server import TidbServer
 from tests.kit.servers.fix_mariadb import drop_user_databases
 
 TXN_BYTES_MAX = 30 << 20

@@ -8,7 +8,7 @@ from typing import Any, Self
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from drainer.spark.jvm import use_java
-from penstock_local.kafka import jars_of
+from penstock.local.kafka import jars_of
 
 
 class JavaProcess:

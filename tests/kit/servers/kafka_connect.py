@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
-from penstock_local.kafka import KafkaServer
-from penstock_local.process import ServerProcess, free_port
-from penstock_local.sql_server import SqlServer
+from penstock.local.kafka import KafkaServer
+from penstock.local.process import ServerProcess, free_port
+from penstock.local.sql_server import SqlServer
 from tests.kit.wait import eventually
 
 _JSON = "org.apache.kafka.connect.json.JsonConverter"

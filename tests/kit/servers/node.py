@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from penstock.failpoints import VARIABLE
-from penstock_local.process import STOP_S_MAX, ServerProcess, flags, free_port, python_module
+from penstock.local.process import STOP_S_MAX, ServerProcess, flags, free_port, python_module
 from tests.kit.wait import busy, deadline
 
 CHANNEL_OPTIONS = [

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from penstock_local import FILES
-from penstock_local.process import ServerProcess, Unpacked, free_port, open_local
+from penstock.local import FILES
+from penstock.local.process import ServerProcess, Unpacked, free_port, open_local
 
 START_S_MAX, ANSWER_S_MAX = 60.0, 10.0
 MONITORING = FILES / "monitoring"

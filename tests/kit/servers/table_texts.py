@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock_local.sql_server import SqlProcess
+from penstock.local.sql_server import SqlProcess
 
 Row = tuple[str | None, ...]
 Rows = Counter[Row]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pymysql
 from pymysql.constants import ER
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.fakes.local_drainer import CLUSTER
 from tests.kit.wait import deadline
 from tests.kit.workloads.bank import TOTAL, Bank, State

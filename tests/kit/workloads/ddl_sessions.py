@@ -21,11 +21,11 @@ from drainer.sinks.mysql.sink import MysqlSink
 from penstock.ddl import Catalog, plan_ddl
 from penstock.filters import FilterConfig, Rules
 from penstock.filters.settings import RouteRule
+from penstock.local.sql_server import SqlServer
 from penstock.schema.ddl_context import DdlContext
 from penstock.schema.tidb_json import job_from_json, job_to_json
 from penstock.ts import compose
 from penstock.wire.binlog import Origin
-from penstock_local.sql_server import SqlServer
 from pumpclient.mysql.events.frame import FILE_MAGIC, read_header
 from pumpclient.mysql.protocol.server import ServerAddress
 from pumpclient.mysql.relay.layout import FileName, Location

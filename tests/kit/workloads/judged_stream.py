@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.examples.audit import open_database, stored_checkpoint
-from penstock_local.process import ServerProcess
+from penstock.local.process import ServerProcess
 from pumpclient import Options, PumpClient
 from tests.kit.wait import eventually
 from tests.kit.workloads.random_writer import RandomWriter, State, writing_meanwhile

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock_local.sql_server import SqlProcess
+from penstock.local.sql_server import SqlProcess
 from pumpclient import PumpClient
 
 DDL = [

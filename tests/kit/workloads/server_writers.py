@@ -10,7 +10,7 @@ from typing import Any
 
 import pymysql
 
-from penstock_local.sql_server import SqlServer
+from penstock.local.sql_server import SqlServer
 from tests.kit.servers.binlog_server import LOST_LOCKS
 
 TABLES = ("shop.sale", "shop.visit")

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pymysql
 
-from penstock_local.sql_server import SqlProcess
+from penstock.local.sql_server import SqlProcess
 from tests.kit.wait import deadline
 
 TRIED_AGAIN = {

@@ -1,8 +1,8 @@
 import pytest
 
-from ctl.commands import main
-from ctl.nodes import table_of
 from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.ctl.commands import main
+from penstock.ctl.nodes import table_of
 from penstock.ts import compose
 
 NOW_S = 1_700_000_000.0

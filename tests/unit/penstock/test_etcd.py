@@ -8,8 +8,8 @@ import pytest
 
 from penstock.cluster.etcd import EtcdClosed, connect, etcd_errors, is_bad, read, warn_of_version
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.process import free_port
 from penstock.pb.etcd import rpc_pb2
-from penstock_local.process import free_port
 
 
 @pytest.mark.parametrize("urls", ["", [], "localhost", "http://", "10.0.0.1:x", "https://a:1,b:1"])

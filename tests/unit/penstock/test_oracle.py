@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Retryable
+from penstock.local.process import free_port
 from penstock.oracle.client import COUNT_MAX, OracleClient
 from penstock.oracle.server import WINDOW_MS, Allocator
 from penstock.ts import LOGICAL_END, compose, physical_ms, seconds_between
-from penstock_local.process import free_port
 from tests.kit.fakes.oracle import MemoryOracle
 from tests.kit.wait import eventually, is_within
 

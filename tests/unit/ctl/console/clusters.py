@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ctl.console.cluster_state import ClusterState, state_of
-from ctl.console.observation import (
+from penstock.cluster.node_registry import NodeState, NodeStatus
+from penstock.cluster.records import DrainerStop, Standby
+from penstock.ctl.console.cluster_state import ClusterState, state_of
+from penstock.ctl.console.observation import (
     DRAINER,
     PUMP,
     SOURCE,
@@ -15,8 +17,6 @@ from ctl.console.observation import (
     Observation,
     SourceEntry,
 )
-from penstock.cluster.node_registry import NodeState, NodeStatus
-from penstock.cluster.records import DrainerStop, Standby
 from penstock.ts import compose
 
 NOW_S = 1_763_900_000.0

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from ctl.console import __main__ as console_command
-from ctl.console.access import SESSION_S, TOKEN_CHARS_MIN, Access, is_of, read_token
-from ctl.console.poller import Poller
-from ctl.console.web import Console
+from penstock.ctl.console import __main__ as console_command
+from penstock.ctl.console.access import SESSION_S, TOKEN_CHARS_MIN, Access, is_of, read_token
+from penstock.ctl.console.poller import Poller
+from penstock.ctl.console.web import Console
 from penstock.errors import NeedsOperator
 
 TOKEN = "t" * TOKEN_CHARS_MIN
@@ -90,7 +90,7 @@ def test_the_token_begins_a_session_that_no_script_and_no_other_site_can_use() -
 
 
 def test_a_wrong_token_begins_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ctl.console.web._WRONG_TOKEN_S", 0.0)
+    monkeypatch.setattr("penstock.ctl.console.web._WRONG_TOKEN_S", 0.0)
 
     async def test(browser: aiohttp.ClientSession, url: str) -> None:
         async with browser.post(f"{url}/login", data={"token": "x" * 99}) as answer:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.console import observation
-from ctl.console.observation import SLOTS, SPAN_S, STEP_S, Chronicle, Track
+from penstock.ctl.console import observation
+from penstock.ctl.console.observation import SLOTS, SPAN_S, STEP_S, Chronicle, Track
 
 
 def test_a_counter_becomes_a_rate_and_one_that_falls_begins_again() -> None:

@@ -2,11 +2,19 @@
 
 import pytest
 
-from ctl.console.access import offers
-from ctl.console.cluster_state import ClusterState, Level
-from ctl.console.observation import DRAINER, PUMP, SOURCE, Answer, Listing, Observation, SourceEntry
 from penstock.cluster.node_registry import NodeState
 from penstock.cluster.records import DrainerStop, Gap, Standby
+from penstock.ctl.console.access import offers
+from penstock.ctl.console.cluster_state import ClusterState, Level
+from penstock.ctl.console.observation import (
+    DRAINER,
+    PUMP,
+    SOURCE,
+    Answer,
+    Listing,
+    Observation,
+    SourceEntry,
+)
 from tests.unit.ctl.console.clusters import (
     NOW_S,
     ago,

@@ -6,9 +6,11 @@ from xml.etree import ElementTree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctl.console import page
-from ctl.console.access import offers
-from ctl.console.observation import (
+from penstock.cluster.node_registry import NodeState
+from penstock.cluster.records import DrainerStop
+from penstock.ctl.console import page
+from penstock.ctl.console.access import offers
+from penstock.ctl.console.observation import (
     DRAINER,
     PUMP,
     SOURCE,
@@ -17,9 +19,7 @@ from ctl.console.observation import (
     Observation,
     SourceEntry,
 )
-from ctl.console.page import Notice, Viewer
-from penstock.cluster.node_registry import NodeState
-from penstock.cluster.records import DrainerStop
+from penstock.ctl.console.page import Notice, Viewer
 from tests.unit.ctl.console.clusters import (
     HOSTILE,
     NOW_S,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.console import page, wording
-from ctl.console.page import draw
+from penstock.ctl.console import page, wording
+from penstock.ctl.console.page import draw
 from tests.unit.ctl.console.clusters import HOSTILE
 
 

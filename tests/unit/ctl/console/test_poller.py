@@ -5,10 +5,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctl.console.observation import DRAINER, PUMP, SOURCE, Listing, SourceEntry
-from ctl.console.poller import asked, source_entries
 from penstock.cluster.node_registry import SOURCES, NodeState
 from penstock.cluster.records import Standby
+from penstock.ctl.console.observation import DRAINER, PUMP, SOURCE, Listing, SourceEntry
+from penstock.ctl.console.poller import asked, source_entries
 from pumpclient.mysql.source.command import reached_at
 from tests.unit.ctl.console.clusters import node
 
