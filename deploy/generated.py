@@ -6,6 +6,7 @@ python -m deploy.generated [--check]
 from __future__ import annotations
 
 import filecmp
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path("penstock/pb")
+PROTOBUF, GRPC = "6.31.1", "1.75.1"
+"""The oldest runtimes that pyproject.toml permits.
+
+The compilers of these versions generate the same code but for hints of types and the base class
+`object`. So that Penstock can be installed beside packages that require protobuf 6, the generated
+code requires these versions instead of its compiler's; deploy/beside.sh runs it on them.
+"""
+VERSIONS = {
+    r"(# Protobuf Python Version: ).*": rf"\g<1>{PROTOBUF}",
+    r"(Domain\.PUBLIC,\n)( +\d+,\n){3}": "\\1" + re.sub(r"(\d+)\.?", r"    \1,\n", PROTOBUF),
+    r"(GRPC_GENERATED_VERSION = ).*": rf"\g<1>'{GRPC}'",
+}
 
 
 def generate(into: Path) -> None:
@@ -23,6 +36,11 @@ def generate(into: Path) -> None:
         outputs = [f"--{kind}_out={into}" for kind in ("python", "pyi", "grpc_python")]
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{package}={source}"]
         subprocess.run([*command, *outputs, *files], check=True)
+    for path in into.rglob("*.py"):
+        text = path.read_text()
+        for found, instead in VERSIONS.items():
+            text = re.sub(found, instead, text)
+        path.write_text(text)
 
 
 def differences(made: Path, committed: Path) -> list[str]:

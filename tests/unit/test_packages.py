@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.generated import GRPC, PROTOBUF
 from penstock.errors import NeedsOperator
 from penstock.local.process import needed, program
 
@@ -243,3 +244,16 @@ def test_a_set_up_installs_each_extra_once_and_again_when_the_packages_change(
         constraints.write("another==1\n")
     assert clone.asked("-x", "dev") == [".[dev]"]
     assert clone.asked("-x", "demo") == []  # dev has it.
+
+
+def test_the_generated_code_requires_the_oldest_versions_that_may_be_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {f"grpcio>={GRPC}", f"protobuf>={PROTOBUF}"} <= set(project["dependencies"])
+    versions = {
+        version
+        for path in (ROOT / "proto/penstock/pb").rglob("*_pb2*.py")
+        for version in re.findall(
+            r"(?:Python Version: |GENERATED_VERSION = ')([\d.]+)", path.read_text()
+        )
+    }
+    assert versions == {GRPC, PROTOBUF}

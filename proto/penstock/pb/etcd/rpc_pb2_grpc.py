@@ -5,7 +5,7 @@ import warnings
 
 from penstock.pb.etcd import rpc_pb2 as penstock_dot_pb_dot_etcd_dot_rpc__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
