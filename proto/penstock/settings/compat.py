@@ -109,7 +109,7 @@ class Translation:
             if not is_joined:
                 if name in self.switches:
                     value = "true"
-                elif rest:
+                elif rest and not rest[0].startswith("--"):
                     value = rest.pop(0)
                 else:
                     raise NeedsOperator(

@@ -55,6 +55,11 @@ def test_every_flag_has_an_answer(tmp_path: Path) -> None:
     assert len(notes) == 4
 
 
+def test_a_flag_is_not_taken_for_the_value_of_the_flag_before_it() -> None:
+    with pytest.raises(NeedsOperator, match="--data-dir has no value"):
+        load_settings(["--data-dir", "--help"])
+
+
 def test_a_reserve_of_disk_space_keeps_its_unit(tmp_path: Path) -> None:
     for text, wanted in (("10 gib", 10 << 30), ("42 MB", 42_000_000), ("", 0)):
         config, _ = load(tmp_path, f'storage.stop-write-at-available-space = "{text}"')
