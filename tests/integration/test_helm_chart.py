@@ -9,6 +9,7 @@ import yaml
 
 from penstock.local.process import built
 from pump.config import load_settings
+from pumpclient.mysql.source.command import load as load_source
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"
@@ -47,11 +48,34 @@ def test_a_cluster_with_tls_a_pd_and_a_storage_class_fits_the_schemas_too() -> N
         "pump.arguments={--gc-days=3}",
     )
     manifests = list(yaml.safe_load_all(text))
-    assert len(manifests) == 6
+    assert len(manifests) == 8
     for manifest in manifests:
         kubernetes_validate.validate(manifest, "1.33", strict=True)
     for wanted in ("--ssl-ca=/tls/ca.crt", "--pd-address=pd:2379", "--gc-days=3", "secretName"):
         assert wanted in text
+
+
+def test_a_source_is_there_when_it_has_a_password_and_takes_its_arguments() -> None:
+    text = rendered(
+        "source.passwordSecret=account",
+        "source.arguments={--source-host=db,--source-user=penstock,--mode=all}",
+        "tls.secret=certificates",
+    )
+    manifests = list(yaml.safe_load_all(text))
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+    (source,) = [
+        each["spec"]["template"]["spec"]["containers"][0]
+        for each in manifests
+        if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", "penstock-source")
+    ]
+    settings = load_source(source["args"][1:])
+    assert settings.source.host == "db"
+    assert settings.security.ssl_key == "/tls/tls.key"
+    assert settings.status_addr == f"0.0.0.0:{source['ports'][0]['containerPort']}"
+    (password,) = [each for each in source["env"] if "PASSWORD" in each["name"]]
+    assert password["name"] == "MYSQL_SOURCE_SOURCE_PASSWORD"
+    assert password["valueFrom"] == {"secretKeyRef": {"name": "account", "key": "password"}}
 
 
 def test_pumps_with_copies_are_on_machines_of_their_own() -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from drainer.settings import compat
+from penstock.ctl.console.__main__ import main
 from penstock.node.http_status import HEALTH, READY
 from pump.config import load_settings as load_pump
 
@@ -49,15 +50,29 @@ def test_each_node_takes_its_arguments_and_listens_where_it_is_asked_for(
         assert str(settings.data_dir).startswith("/data/")
 
 
+def test_the_console_takes_its_arguments_and_is_a_service() -> None:
+    (console,) = of_kind("Deployment")
+    (container,) = console["spec"]["template"]["spec"]["containers"]
+    program, *arguments = container["args"]
+    (port,) = container["ports"]
+    assert (program, arguments) == ("console", [f"--addr=0.0.0.0:{port['containerPort']}"])
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--version"])
+    assert end.value.code == 0
+    name = console["metadata"]["name"]
+    (service,) = [each for each in of_kind("Service") if each["metadata"]["name"] == name]
+    assert service["spec"]["ports"] == [{"name": port["name"], "port": port["containerPort"]}]
+
+
 def test_kubernetes_asks_the_pages_of_health_and_readiness() -> None:
-    for node in of_kind("StatefulSet"):
+    for node in of_kind("StatefulSet") + of_kind("Deployment"):
         (container,) = node["spec"]["template"]["spec"]["containers"]
         for probe, path in (("readinessProbe", READY), ("livenessProbe", HEALTH)):
             assert container[probe]["httpGet"] == {"path": path, "port": "status"}
 
 
 def test_no_node_runs_as_root_or_writes_outside_of_its_volumes() -> None:
-    for node in of_kind("StatefulSet"):
+    for node in of_kind("StatefulSet") + of_kind("Deployment"):
         pod = node["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
         (container,) = pod["containers"]

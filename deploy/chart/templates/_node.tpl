@@ -8,10 +8,14 @@
 {{- if .Values.pdAddress }}
 - --pd-address={{ .Values.pdAddress }}
 {{- end }}
-{{- if .Values.tls.secret }}
-- --ssl-ca=/tls/ca.crt
-- --ssl-cert=/tls/tls.crt
-- --ssl-key=/tls/tls.key
+{{- include "penstock.tls" (dict "secret" .Values.tls.secret "section" "") }}
+{{- end -}}
+
+{{- define "penstock.tls" -}}
+{{- if .secret }}
+- --{{ .section }}ssl-ca=/tls/ca.crt
+- --{{ .section }}ssl-cert=/tls/tls.crt
+- --{{ .section }}ssl-key=/tls/tls.key
 {{- end }}
 {{- end -}}
 
