@@ -133,9 +133,13 @@ def test_inject_runs_before_the_statement_that_failed_and_skip_and_replace_in_it
     assert mysql_source("replace", "ALTER TABLE shop.t COMMENT 'by hand'", *here)[0] == 0
     server.run("UPDATE shop.t SET b = 201")
     source.catch_up(server)
-    for more in ((), ("--output", "json")):
-        code, printed = mysql_source("status", *here, *more)
-        assert (code, json.loads(printed)["state"]) == (0, "syncing")
+    code, printed = mysql_source("status", *here, "--output", "json")
+    assert (code, json.loads(printed)["state"]) == (0, "syncing")
+    code, printed = mysql_source("status", *here)
+    lines = dict(line.split(None, 1) for line in printed.splitlines())
+    assert (code, lines["state"]) == (0, "syncing")
+    assert lines.keys() == {"source", "state", "lag", "rate", "server", "checkpoint", "left"}
+    assert "followed, without some changes" in lines["left"]
     assert source.stop() == 0
     found = rig.downstream().rows("shop.t")
     assert found == [(1, None, None), (2, 20, 201)]

@@ -42,7 +42,7 @@ from penstock.settings.setting import check_address
 from pumpclient.mysql.protocol.server import Check, check_server
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
-from pumpclient.mysql.source.pages import Pages
+from pumpclient.mysql.source.pages import Pages, status_text
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import SourceStore
 from pumpclient.mysql.source.state.overrides import VERBS, Edit, table_name
@@ -121,7 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked = command_parser().parse_args(arguments)
         answer = ask(arguments)
         facts, text = _facts(answer), answer.removesuffix("\n")
-        if asked.command != _STATUS:
+        if asked.command == _STATUS:
+            text = status_text(facts)
+        else:
             changed = asked.config or asked.status_addr or _usual_address()
             facts, text = {"source": changed, **facts}, f"source {changed}:\n{text}"
         write(form, facts, text)

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.node.http_status import JSON, Answer, HttpStatus
-from penstock.node.logs import RECENT
+from penstock.node.logs import RECENT, one_line
 from penstock.node.metrics import BUILD_ABOUT, BUILD_LABELS, BUILD_NAME
 from pumpclient.mysql.relay.layout import FileName, Location
 from pumpclient.mysql.source.service import SourceService
@@ -83,6 +83,56 @@ def problem(service: SourceService) -> str:
     if relay is None or not relay.connected:
         return f"not connected to the server: {relay.problem if relay else ''}".removesuffix(": ")
     return ""
+
+
+_TABLES_SHOWN = 3
+"""In the text of a status, which stays readable; `-o json` has all."""
+
+
+def status_text(status: Mapping[str, Any]) -> str:
+    """Return a source's status as a few lines for people."""
+    lines = [("source", status["source"]), ("state", status["state"])]
+    if status["state"] == "syncing":
+        lines.append(("lag", f"{status['seconds_behind']:.1f} s behind the server"))
+    done = f"{status['transactions']:,} transactions and {status['ddl']:,} DDL since the start"
+    lines.append(("rate", f"{status['transactions_per_s']:.1f} transactions/s; {done}"))
+    lines += _load_lines(status["load"] or {})
+    relay = status["relay"]
+    connected = f"reads at {relay['end']}, {relay['bytes_per_s']:,} bytes/s"
+    apart = f"not connected: {relay['problem']}".removesuffix(": ")
+    lines.append(("server", connected if relay["connected"] else apart))
+    if status["committed"]:
+        gtids = f", GTIDs {status['gtids']}" if status["gtids"] else ""
+        lines.append(("checkpoint", f"{status['committed']}{gtids}"))
+    tables = [(label, each) for label, each in status["left_out"].items()]
+    for label, each in tables[:_TABLES_SHOWN]:
+        what = "no longer followed" if each["is_whole"] else "followed, without some changes"
+        counts = f"{each['rows']} rows and {each['statements']} statements skipped"
+        reload = each["reload"] and f"; reload: {each['reload']['state']}"
+        lines.append(("left out", f"{label}: {what}; {counts}{reload or ''}"))
+    if len(tables) > _TABLES_SHOWN:
+        lines.append(("left out", f"and {len(tables) - _TABLES_SHOWN} more tables (-o json)"))
+    if status["problem"]:
+        coded = f" [{status['code']}]" if status["code"] else ""
+        lines.append(("problem", f"{status['problem']}{coded}"))
+        lines.append(("remedy", status["hint"] or "none: it is tried again"))
+        lines += [("choice", each) for each in status["overrides"]]
+    width = max(len(name) for name, _ in lines)
+    return "\n".join(f"{name.ljust(width)}  {one_line(text)}" for name, text in lines)
+
+
+def _load_lines(load: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if "tables_done" not in load:
+        return []
+    left = load["seconds_left"]
+    more = "" if left is None else f", about {left:.0f} s left"
+    lines = [
+        f"{load['tables_done']} of {load['tables']} tables,"
+        f" {load['rows_done']:,} of about {load['rows']:,} rows{more}"
+    ]
+    for each in load["running"][:_TABLES_SHOWN]:
+        lines.append(f"{each['table']}: {each['rows_done']:,} of about {each['rows']:,} rows")
+    return [("load", each) for each in lines]
 
 
 _PREFIX = "penstock_source_"
