@@ -82,6 +82,12 @@ def sees(browser: Chromium, words: str, within_s: float = SEEN_S) -> None:
     browser.until(f"document.body?.innerText.includes({words!r})", within_s)
 
 
+def causes(browser: Chromium) -> list[str]:
+    """Return the titles of the cards that need a person."""
+    titles = "[...document.querySelectorAll('.concern.act h2')].map((e) => e.innerText)"
+    return list(browser.ask(titles))
+
+
 @contextmanager
 def without_reloading(browser: Chromium) -> Iterator[None]:
     loaded = browser.ask("performance.timeOrigin")
@@ -132,10 +138,12 @@ def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown
     with without_reloading(browser):
         victim.kill()
         try:
-            sees(browser, "no answer")
+            sees(browser, "No answer for")
             browser.until("document.querySelector('#stream .card.fine .name')")
+            sees(browser, "Pump pump-2 is dead")
             sees(browser, "The merge of drainer-1 has stood")
-            sees(browser, "It waits for pump-2 (dead")
+            assert causes(browser) == ["Pump pump-2 is dead"]
+            assert "UNAVAILABLE" not in browser.text()
             sees(browser, "blocks the merge")
         finally:
             victim.start()

@@ -29,7 +29,8 @@ from typing import Final, NamedTuple
 
 from penstock.cluster.node_registry import NodeKind
 from penstock.codes import Code
-from penstock.ctl.console.cluster_state import ClusterState
+from penstock.ctl.console.concerns import ctl_command
+from penstock.ctl.console.views import ClusterState
 from penstock.ctl.nodes import Cluster, known_node, tls_of
 from penstock.ctl.steering import begin_ending, begin_hand_over
 from penstock.errors import NeedsOperator
@@ -139,8 +140,20 @@ class Offer(NamedTuple):
     node_id: str
     consequences: tuple[str, ...]
 
-    def command(self, etcd_urls: str) -> str:
-        return shlex.join(["penstock", "ctl", self.verb, self.node_id, "--etcd-urls", etcd_urls])
+    def command(self, flags: str) -> str:
+        return ctl_command(self.verb, self.node_id, flags=flags)
+
+
+_FLAGS: Final = (
+    "etcd_urls", "etcd_ssl_ca", "etcd_ssl_cert", "etcd_ssl_key", "ssl_ca", "ssl_cert", "ssl_key",
+)  # fmt: skip
+
+
+def flags_of(arguments: argparse.Namespace) -> str:
+    """Return the options with which a command finds this console's cluster, in any folder."""
+    found = {name: getattr(arguments, name, None) for name in _FLAGS}
+    shown = {n: v.absolute() if isinstance(v, Path) else v for n, v in found.items() if v}
+    return shlex.join(f"--{name.replace('_', '-')}={value}" for name, value in shown.items())
 
 
 def offers(state: ClusterState) -> Iterator[Offer]:

@@ -81,6 +81,8 @@ class Observation:
     etcd_problem: str = ""
     etcd_silent_since_s: float | None = None
     answers: Mapping[Named, Answer] = field(default_factory=dict)
+    flags: str = ""
+    """The options with which a command finds this cluster."""
 
 
 # --- facts ---------------------------------------------------------------------------------------

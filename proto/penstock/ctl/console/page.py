@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -35,10 +36,12 @@ from markupsafe import Markup, escape
 from penstock import __version__
 from penstock.ctl.console import wording
 from penstock.ctl.console.access import Offer
-from penstock.ctl.console.cluster_state import ClusterState, Level, PumpNode, Skipped
 from penstock.ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM, Chronicle
+from penstock.ctl.console.views import ClusterState, Level, Loading, PumpNode, Skipped
 
-_CHOICE: Final = re.compile(r"`(.+?)`: (.+)|((?:penstock|mysql-source) .+?): (.+)", re.DOTALL)
+_MOMENT: Final = re.compile(
+    r"(since )?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))", re.ASCII
+)
 _NO_CHARACTER: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -55,9 +58,31 @@ def _clean(value: object) -> object:
     return "" if value is None else value
 
 
-def _decision(choice: str) -> tuple[str, str]:
-    found = _CHOICE.fullmatch(choice)
-    return (found[1] or found[3], found[2] or found[4]) if found else ("", choice)
+def _worded(text: str, now_s: float) -> Markup:
+    """Return a node's words for a reader: errors in plain words, times as their age."""
+    parts, end = [], 0
+    text = wording.plain(text)
+    for found in _MOMENT.finditer(text):
+        parts += [escape(text[end : found.start()]), _time(found, now_s)]
+        end = found.end()
+    return Markup("").join([*parts, escape(text[end:])])
+
+
+def _time(found: re.Match[str], now_s: float) -> Markup:
+    try:
+        at_s = datetime.fromisoformat(found[2]).timestamp()
+    except (ValueError, OverflowError):
+        return escape(found[0])
+    if found[1]:
+        return Markup("for ") + _aged(at_s, now_s, wording.duration(round(now_s - at_s)))
+    return _aged(at_s, now_s)
+
+
+def _aged(at_s: float, now_s: float, words: str = "") -> Markup:
+    """Return a time as its age, with the time itself as title."""
+    return Markup('<time title="{} UTC">{}</time>').format(
+        wording.moment(at_s), words or wording.ago(at_s, now_s)
+    )
 
 
 _ENVIRONMENT: Final = Environment(
@@ -77,7 +102,9 @@ _ENVIRONMENT.filters.update(
     counted=wording.count,
     moment=wording.moment,
     clock=wording.clock,
-    decision=_decision,
+    percent=wording.percent,
+    worded=_worded,
+    aged=_aged,
     path=partial(quote, safe=""),
 )
 
@@ -317,19 +344,19 @@ def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[s
     return {
         "headline": draw("fragments", "headline", level=level, words=words),
         "lag": escape(f"downstream {wording.duration(max(lags))} behind" if lags else ""),
-        "concerns": draw("fragments", "concerns", concerns=state.concerns),
+        "concerns": draw("fragments", "concerns", concerns=state.concerns, now_s=state.now_s),
         "stream": picture(state) if state.is_known else waiting,
         "plots": _plots(state, chronicle, now_s),
         "disk": draw("fragments", "disk", state=state, bars=[*map(_volume, state.pumps)]),
-        "sources": draw("fragments", "sources", sources=state.sources[:_SHOWN_MAX]),
+        "sources": draw("fragments", "sources", sources=_with_bars(state), now_s=state.now_s),
         "skipped": _skipped(state.skipped, state.unheard),
-        "problems": draw("fragments", "problems", problems=state.problems),
+        "problems": draw("fragments", "problems", problems=state.problems, now_s=state.now_s),
         "moment": escape(f"as of {wording.clock(state.now_s)} UTC"),
     }
 
 
-def actions(offered: Iterable[Offer], notices: Iterable[Notice]) -> Markup:
-    return draw("fragments", "actions", offered=[*offered], notices=[*notices])
+def actions(offered: Iterable[Offer], notices: Iterable[Notice], now_s: float) -> Markup:
+    return draw("fragments", "actions", offered=[*offered], notices=[*notices], now_s=now_s)
 
 
 def document(
@@ -346,8 +373,8 @@ def login(problem: str = "") -> Markup:
     return draw("page", "login", problem=problem)
 
 
-def confirmation(offer: Offer, viewer: Viewer, etcd_urls: str) -> Markup:
-    return draw("page", "confirmation", offer=offer, viewer=viewer, etcd_urls=etcd_urls)
+def confirmation(offer: Offer, viewer: Viewer, flags: str) -> Markup:
+    return draw("page", "confirmation", offer=offer, viewer=viewer, flags=flags)
 
 
 def _headline(state: ClusterState) -> tuple[Level, str]:
@@ -359,6 +386,8 @@ def _headline(state: ClusterState) -> tuple[Level, str]:
         return Level.ACT, f"{things} a person"
     if state.level is Level.WATCH:
         return Level.WATCH, "Worth a look"
+    if any(each.word == "loading" for each in state.sources):
+        return Level.NOTE, "Loading"
     return Level.FINE, "All is well"
 
 
@@ -405,6 +434,24 @@ def _volume(pump: PumpNode) -> tuple[str, Markup] | None:
         f" {wording.size(least)} free"
     )
     return words, bar([("kept", kept), ("free", free)], least, f"{pump.name}: {words}")
+
+
+def _with_bars(state: ClusterState) -> list[tuple[object, list[tuple[Loading, str, Markup]]]]:
+    return [
+        (each, [(one, *_progress(one)) for one in each.load]) for each in state.sources[:_SHOWN_MAX]
+    ]
+
+
+def _progress(load: Loading) -> tuple[str, Markup]:
+    """Return the words and the bar of a load; of an unknown size only the words are certain."""
+    share = load.share
+    words = f"{load.rows_done:,.0f} rows"
+    if load.rows:
+        words += f" of about {load.rows:,.0f}"
+    if share is not None:
+        words = f"{share:.0%}, {words}"
+    parts = [("left", share or 0.0), ("rest", 1.0 - (share or 0.0))]
+    return words, bar(parts, None, f"{load.name}: {words}")
 
 
 def _skipped(skipped: Sequence[Skipped], unheard: Sequence[str]) -> Markup:

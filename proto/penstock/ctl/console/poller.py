@@ -87,8 +87,13 @@ class Poller:
         etcd_tls: Tls | None = None,
         tls: Tls | None = None,
         every_s: float = EVERY_S,
+        flags: str = "",
     ) -> None:
-        """Raises `NeedsOperator` for invalid addresses; `run` starts polling."""
+        """Raises `NeedsOperator` for invalid addresses; `run` starts polling.
+
+        `flags` are the options with which a command finds this cluster.
+        """
+        self._flags = flags
         self._etcd = etcd.connect(etcd_urls, timeout_s=WITHIN_S, tls=etcd_tls)
         self._tls = tls
         self._every_s = every_s
@@ -108,6 +113,7 @@ class Poller:
             etcd_problem=self._problem,
             etcd_silent_since_s=self._silent_since_s,
             answers=dict(self._answers),
+            flags=self._flags,
         )
 
     async def run(self) -> None:
@@ -167,9 +173,9 @@ class Poller:
                     self._note(node, facts)
                 except PenstockError as error:
                     self._fail(node, str(error))
-                except Exception as error:  # It concerns one node; the others must continue.
+                except Exception:  # It concerns one node; the others must continue.
                     log.exception("asking %s %s failed", kind, name)
-                    self._fail(node, repr(error))
+                    self._fail(node, "its answer cannot be read; see this console's log")
                 self.changed.set()
                 await asyncio.sleep(max(0.1, self._every_s - (time.monotonic() - began_s)))
 
@@ -220,7 +226,10 @@ async def _page(session: aiohttp.ClientSession, url: str) -> Facts:
             body = await answer.content.read(_PAGE_BYTES_MAX)
         facts = json.loads(body)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise Retryable(f"{url}: {error or type(error).__name__}", Code.NODE_AWAY) from error
+        cause = getattr(error, "strerror", "") or getattr(error, "message", "")
+        if isinstance(error, TimeoutError):
+            cause = "no answer in time"
+        raise Retryable(f"{url}: {cause or 'no connection'}", Code.NODE_AWAY) from error
     except ValueError as error:
         raise Malformed(
             f"{url} does not answer as a source does", "see its log", Code.NODE_OTHER

@@ -36,13 +36,15 @@ from penstock.ctl.console.access import (
     Offer,
     begin,
     find,
+    flags_of,
     is_loopback,
     is_of,
     offers,
 )
-from penstock.ctl.console.cluster_state import ClusterState, state_of
+from penstock.ctl.console.cluster_state import state_of
 from penstock.ctl.console.page import ACTIONS, Notice, Viewer
 from penstock.ctl.console.poller import Poller
+from penstock.ctl.console.views import ClusterState
 from penstock.ctl.nodes import etcd_tls_of, tls_of
 from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node import service
@@ -149,7 +151,7 @@ class Console:
     async def _renew(self) -> None:
         state = self._state()
         self._parts = page.fragments(state, self._poller.chronicle, time.monotonic())
-        self._actions = page.actions(offers(state), reversed(self._notices))
+        self._actions = page.actions(offers(state), reversed(self._notices), state.now_s)
         async with self._turn:
             self._turn.notify_all()
 
@@ -244,7 +246,7 @@ class Console:
         viewer = self._viewer(request)
         if not viewer.may_act:
             raise web.HTTPSeeOther("/login" if self._access.has_token else "/")
-        return _html(page.confirmation(self._offer(request), viewer, self._arguments.etcd_urls))
+        return _html(page.confirmation(self._offer(request), viewer, flags_of(self._arguments)))
 
     async def _do(self, request: web.Request) -> web.StreamResponse:
         await self._acting(request)
@@ -343,7 +345,9 @@ async def serve(arguments: argparse.Namespace, token: str, stop: asyncio.Event) 
         tls.check()
     if tls is not None and arguments.ssl_cert and not is_loopback(host):
         context = server_context(tls, with_client_certificate=bool(allowed))
-    poller = Poller(arguments.etcd_urls, etcd_tls=etcd_tls_of(arguments), tls=tls)
+    poller = Poller(
+        arguments.etcd_urls, etcd_tls=etcd_tls_of(arguments), tls=tls, flags=flags_of(arguments)
+    )
     console = Console(poller, Access(token, time.monotonic), arguments, allowed=allowed)
     runner = web.AppRunner(console.app(), access_log=None, keepalive_timeout=_KEEP_ALIVE_S,
                            shutdown_timeout=_END_S)  # fmt: skip

@@ -1,7 +1,8 @@
-"""Formats numbers for people, each with its unit."""
+"""Words for people: numbers with their units, times as ages, and errors without their machinery."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,6 +11,46 @@ NOT_KNOWN: Final = "–"
 _LARGE: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BYTES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_REASONS: Final = (
+    "connection refused", "connection reset", "no route to host", "network is unreachable",
+    "name or service not known", "temporary failure in name resolution", "broken pipe",
+)  # fmt: skip
+_MACHINERY: Final = (
+    # gRPC, from its code to the system's error; aiohttp and PyMySQL with theirs.
+    (re.compile(r"(?:\b[A-Z]\w*: )?failed to connect to all addresses[^;]*;[^;]*"), None),
+    (re.compile(r"\(\d{4}, [\"']((?:[^\"']|(?<=\w)'(?=\w)|'[^\"']*')*)[\"']\)"), r"\1"),
+    (re.compile(r"\s*\(?\[Errno -?\d+\] ([^)\n]*)\)?"), r": \1"),
+    (re.compile(r"\b(?:\w+\.)*\w+(?:Error|Exception): "), ""),
+    (re.compile(r"\b(?:DEADLINE_EXCEEDED|Deadline Exceeded)(?:: Deadline Exceeded)?"),
+     "no answer in time"),
+    (re.compile(r"\b(?:UNAVAILABLE|UNKNOWN|INTERNAL|ABORTED|CANCELLED): "), ""),
+    (re.compile(r"; if it does not run, start it"), ""),
+)  # fmt: skip
+"""Parts of an error's text and the words for them; None for the reason within the part."""
+
+
+def plain(text: str) -> str:
+    """Return an error as a reader needs it: without codes of gRPC and names of exceptions."""
+    for part, words in _MACHINERY:
+        text = part.sub(_reason if words is None else words, text)
+    return text
+
+
+def _reason(found: re.Match[str]) -> str:
+    said = found[0].lower()
+    return next((each for each in _REASONS if each in said), "no connection")
+
+
+def sentence(text: str) -> str:
+    """Return a node's words as a sentence; a name at their beginning stays as it is."""
+    text = re.sub(r"^[a-z]+(?= )", lambda found: found[0].capitalize(), text.strip())
+    return f"{text}." if text and text[-1] not in ".!?:" else text
+
+
+def ago(at_s: float, now_s: float) -> str:
+    """Return the age of a time: `12 s ago`, `just now`."""
+    age_s = now_s - at_s
+    return "just now" if age_s < 1 else f"{duration(round(age_s))} ago"
 
 
 def duration(seconds: float | None) -> str:
@@ -28,6 +69,10 @@ def duration(seconds: float | None) -> str:
             rest = whole % unit_s // below_s
             return f"{whole // unit_s} {unit}" + (f" {rest} {below}" if rest else "")
     return f"{whole} s"
+
+
+def percent(share: float | None) -> str:
+    return NOT_KNOWN if share is None else f"{share:.0%}"
 
 
 def quantity(value: float | None, unit: str = "") -> str:

@@ -20,7 +20,7 @@ from penstock.ctl.console.observation import (
     SourceEntry,
 )
 from penstock.ctl.console.page import Notice, Viewer
-from tests.unit.ctl.console.clusters import (
+from tests.kit.console_states import (
     HOSTILE,
     NOW_S,
     cluster,
@@ -55,7 +55,7 @@ def drawn(observation: Observation, viewer: Viewer = LOOKS) -> str:
     parts = page.fragments(state, chronicle, 10.0)
     for part in parts.values():
         ElementTree.fromstring(f"<div>{part}</div>")
-    parts["actions"] = page.actions(offers(state), [Notice(NOW_S, HOSTILE, HOSTILE)])
+    parts["actions"] = page.actions(offers(state), [Notice(NOW_S, HOSTILE, HOSTILE)], NOW_S)
     text = page.document(parts, viewer, cluster=HOSTILE, began_s=NOW_S)
     ElementTree.fromstring(text.removeprefix("<!doctype html>\n"))
     return text
@@ -121,8 +121,8 @@ def test_a_decision_is_shown_as_commands_with_their_consequences() -> None:
     )  # fmt: skip
     text = drawn(cluster(drainer=node("drainer-1", NodeState.PAUSED), stops=(stop,)))
     assert "<p>correct it; then start the Drainer again</p>" in text
-    wanted = "<code>penstock drainer ddl replace 5 &#34;&lt;sql&gt;&#34;</code>"
-    assert f"{wanted}<p>your statement runs instead</p>" in text
+    assert "<code>penstock drainer ddl replace 5 &#34;&lt;sql&gt;&#34;</code>" in text
+    assert "<p>your statement runs instead</p>" in text
 
 
 def test_nothing_left_out_is_said_of_nodes_that_have_said_so_only() -> None:
@@ -144,5 +144,5 @@ def test_states_are_said_in_words_and_shapes() -> None:
     text = drawn(cluster(pumps={"pump-2": node("pump-2", NodeState.PAUSED)}))
     assert "<circle" in text
     assert "paused" in text
-    assert "Worth a look" in text
+    assert "One thing needs a person" in text
     assert "downstream 0.2 s behind" in text

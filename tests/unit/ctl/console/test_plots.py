@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.ctl.console import page, wording
 from penstock.ctl.console.page import draw
-from tests.unit.ctl.console.clusters import HOSTILE
+from tests.kit.console_states import HOSTILE
 
 
 @given(st.floats(min_value=1e-9, max_value=1e15))

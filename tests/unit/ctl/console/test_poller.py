@@ -10,7 +10,7 @@ from penstock.cluster.records import Standby
 from penstock.ctl.console.observation import DRAINER, PUMP, SOURCE, Listing, SourceEntry
 from penstock.ctl.console.poller import asked, source_entries
 from pumpclient.mysql.source.command import reached_at
-from tests.unit.ctl.console.clusters import node
+from tests.kit.console_states import node
 
 
 def test_nodes_that_were_stopped_are_not_asked_and_a_standby_is_asked_where_it_is() -> None:

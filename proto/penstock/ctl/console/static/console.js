@@ -1,16 +1,18 @@
-// Puts what changed into the page. The server has escaped it; a page without this script loads itself again.
+// Puts what changed into the page, and copies commands. The server has escaped what comes; a page
+// without this script loads itself again.
 "use strict";
 
 const waiting = new Map();
 const connection = document.getElementById("connection");
+const touchable = "a, button, summary, input, textarea";
 
+// What has the focus keeps it: the element in the same place among those that can have it.
 function put(id, html) {
   const place = document.getElementById(id);
   if (!place) return;
-  const focused = place.contains(document.activeElement) ? document.activeElement : null;
-  const link = focused && focused.getAttribute("href");
+  const index = [...place.querySelectorAll(touchable)].indexOf(document.activeElement);
   place.innerHTML = html;
-  if (link) [...place.querySelectorAll("a")].find((a) => a.getAttribute("href") === link)?.focus();
+  if (index >= 0) place.querySelectorAll(touchable)[index]?.focus();
 }
 
 // What someone marks to copy it stays as it is until it is let go.
@@ -20,20 +22,42 @@ function isMarked(id) {
   return place && !marked.isCollapsed && marked.containsNode(place, true);
 }
 
-const events = new EventSource("/live");
-events.onmessage = (event) => {
-  for (const [id, html] of Object.entries(JSON.parse(event.data))) waiting.set(id, html);
-  for (const [id, html] of waiting) {
-    if (isMarked(id)) continue;
-    waiting.delete(id);
-    put(id, html);
+// Elsewhere than on this machine or by HTTPS a browser only lets a page copy what is marked.
+async function copy(button) {
+  const code = button.parentElement.querySelector("code");
+  if (navigator.clipboard) await navigator.clipboard.writeText(code.textContent);
+  else {
+    getSelection().selectAllChildren(code);
+    document.execCommand("copy");
+    getSelection().removeAllRanges();
   }
-};
-events.onopen = () => {
-  document.body.classList.remove("stale");
-  connection.textContent = " live";
-};
-events.onerror = () => {
-  document.body.classList.add("stale");
-  connection.textContent = " the console does not answer; trying again";
-};
+  button.textContent = "Copied";
+}
+
+document.documentElement.classList.add("scripted");
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button.copy");
+  if (button) copy(button);
+});
+
+function live() {
+  const events = new EventSource("/live");
+  events.onmessage = (event) => {
+    for (const [id, html] of Object.entries(JSON.parse(event.data))) waiting.set(id, html);
+    for (const [id, html] of waiting) {
+      if (isMarked(id)) continue;
+      waiting.delete(id);
+      put(id, html);
+    }
+  };
+  events.onopen = () => {
+    document.body.classList.remove("stale");
+    connection.textContent = " live";
+  };
+  events.onerror = () => {
+    document.body.classList.add("stale");
+    connection.textContent = " the console does not answer; trying again";
+  };
+}
+
+if ("live" in document.body.dataset) live();
