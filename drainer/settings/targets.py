@@ -6,6 +6,7 @@
     file:///absolute/folder             file:relative/folder
     delta:///absolute/folder            delta:relative/folder
     kafka://user@host:9092,host2:9092/
+    scheme://user@place/path            of a third party (`drainer.settings.plugins`)
 
 Special characters in user and password are percent-encoded. The options are the URL's query,
 `?name=value&name=value`, and the fields of a target that have a help text: `retention_s` is the
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
+from drainer.settings import plugins
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.schema.ddl_context import zone_offset
@@ -86,6 +88,8 @@ class Target:
     HINT: ClassVar[str] = _KNOWN
     KIND: ClassVar[str] = ""
     """The option that decides which other options there are."""
+    SINK: ClassVar[str] = ""
+    """The class of its sink, in the notation of an entry point."""
 
     scheme: str
     place: str = ""
@@ -120,6 +124,10 @@ class Target:
         return None
 
     @property
+    def sink(self) -> str:
+        return self.SINK
+
+    @property
     def takes_events(self) -> bool:
         """Whether the downstream takes every change, not only the net effect of a batch."""
         return False
@@ -142,6 +150,7 @@ class Target:
 class SqliteTarget(Target):
     """A file of SQLite."""
 
+    SINK: ClassVar[str] = "drainer.sinks.sqlite.sink:SqliteSink"
     HINT: ClassVar[str] = "write sqlite:///relative.db or sqlite:////absolute.db"
 
     def __post_init__(self) -> None:
@@ -197,6 +206,7 @@ class _AccountTarget(Target):
 class MysqlTarget(_AccountTarget):
     """A MySQL, MariaDB or TiDB."""
 
+    SINK: ClassVar[str] = "drainer.sinks.mysql.sink:MysqlSink"
     HINT: ClassVar[str] = (
         "write mysql://user:password@host:port/ and percent-encode special characters"
     )
@@ -268,6 +278,7 @@ class MysqlTarget(_AccountTarget):
 class FilesTarget(Target):
     """A folder of files in TiDB-Binlog's format."""
 
+    SINK: ClassVar[str] = "drainer.sinks.files.sink:FileSink"
     HINT: ClassVar[str] = "write file:///absolute/folder or file:relative/folder"
 
     compress: str = _option(
@@ -309,6 +320,7 @@ class FilesTarget(Target):
 class LakeTarget(Target):
     """A folder of Delta tables."""
 
+    SINK: ClassVar[str] = "drainer.sinks.delta.sink:DeltaSink"
     HINT: ClassVar[str] = "write delta:///absolute/folder?interval=30s or delta:relative/folder"
     KIND: ClassVar[str] = "mode"
 
@@ -371,6 +383,10 @@ class LakeTarget(Target):
         return self.mode == CHANGES
 
     @property
+    def sink(self) -> str:
+        return "drainer.sinks.delta.changes_sink:ChangesSink" if self.takes_events else self.SINK
+
+    @property
     def accepted(self) -> frozenset[tuple[str, int]]:
         found = map(_ACCEPTED.fullmatch, self.accept)
         return frozenset((each[1], int(each[2])) for each in found if each)
@@ -383,6 +399,7 @@ class KafkaTarget(_AccountTarget):
     With tidb-binlog everything is in one partition of one topic, and a message is a transaction.
     """
 
+    SINK: ClassVar[str] = "drainer.sinks.kafka.sink:KafkaSink"
     HINT: ClassVar[str] = "write kafka://host:9092,host2:9092/?format=canal-json&prefix=shop"
     KIND: ClassVar[str] = "format"
     OF_TIDB_BINLOG: ClassVar[dict[str, Any]] = {"partitions": 1, "watermark_s": 0.0}
@@ -523,6 +540,21 @@ class KafkaTarget(_AccountTarget):
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class PluginTarget(_AccountTarget):
+    """A downstream of a third party; its sink knows the options."""
+
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.scheme} {self.place}{unquote(self.path)}"
+
+    @property
+    def takes_events(self) -> bool:
+        return True
+
+
 TARGETS: dict[str, type[Target]] = {
     SQLITE: SqliteTarget,
     **dict.fromkeys(MYSQL_TYPES, MysqlTarget),
@@ -530,7 +562,7 @@ TARGETS: dict[str, type[Target]] = {
     KAFKA: KafkaTarget,
     DELTA: LakeTarget,
 }
-"""The downstreams, by the scheme of their URL."""
+"""The downstreams, by the scheme of their URL; all others are of third parties."""
 
 
 def target_of(url: str) -> Target:
@@ -550,7 +582,7 @@ def target_of(url: str) -> Target:
             f"unreadable downstream URL: {error}", cls.HINT, Code.URL_INVALID
         ) from error
     if cls is Target:
-        raise no_sink(parts.scheme, did_you_mean(parts.scheme, TARGETS, _KNOWN, "{}://".format))
+        return _of_plugin(parts, asked)
     if cls is SqliteTarget and not url[len(SQLITE) :].startswith("://"):
         path = quote(unquote(parts.path))
         raise NeedsOperator(
@@ -565,6 +597,28 @@ def target_of(url: str) -> Target:
         path=parts.path,
         named=tuple((k, v) for k, v in parse_qsl(parts.query) if k in _NAMES),
         **(address | _values(cls, asked)),
+    )
+
+
+def _of_plugin(parts: SplitResult, asked: dict[str, str]) -> PluginTarget:
+    """Return the target of a scheme that an installed package provides."""
+    names = plugins.schemes()
+    if parts.scheme not in names:
+        known = f"{_KNOWN}; {plugins.installed()}"
+        raise no_sink(
+            parts.scheme, did_you_mean(parts.scheme, [*TARGETS, *names], known, "{}://".format)
+        )
+    account, _, place = parts.netloc.rpartition("@")
+    user, _, password = account.partition(":")
+    return PluginTarget(
+        scheme=parts.scheme,
+        place=place,
+        path=parts.path,
+        named=tuple(sorted((k, v) for k, v in asked.items() if k != "password-file")),
+        user=unquote(user),
+        password=unquote(password),
+        password_file=asked.pop("password-file", ""),
+        options=tuple(asked.items()),
     )
 
 

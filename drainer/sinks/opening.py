@@ -12,13 +12,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
+from drainer.settings import plugins
 from drainer.settings.targets import (
-    FilesTarget,
     KafkaTarget,
-    LakeTarget,
     MysqlTarget,
+    PluginTarget,
     SqliteTarget,
     Target,
     no_sink,
@@ -36,37 +37,22 @@ def open_sink(
 ) -> Sink:
     """Return the sink for a target or its URL, of tables, of events or of a lake.
 
-    Contacts nothing yet. Raises `NeedsOperator` for a URL that names no known downstream. While the
-    checkpoint is at `accepted_ts`, an operator has accepted the downstream as it is.
+    Contacts nothing yet. Raises `NeedsOperator` for a URL that names no known downstream, and for a
+    plug-in that cannot be used. While the checkpoint is at `accepted_ts`, an operator has accepted
+    the downstream as it is.
     """
     target = target_of(target) if isinstance(target, str) else target
-    # Each downstream's driver is imported only if it is used.
-    if isinstance(target, SqliteTarget):
-        from drainer.sinks.sqlite.sink import SqliteSink
+    if isinstance(target, PluginTarget):
+        from drainer.sinks.third_party import PluginSink
 
-        return SqliteSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    if isinstance(target, MysqlTarget):
-        from drainer.sinks.mysql.sink import MysqlSink
-
-        return MysqlSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        return PluginSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+    plugins.check_own(target.scheme)
+    how: dict[str, Any] = {"cluster_id": cluster_id, "retry_s_max": retry_s_max}
     if isinstance(target, KafkaTarget):
-        from drainer.sinks.kafka.sink import KafkaSink
-
-        return KafkaSink(
-            target, cluster_id=cluster_id, retry_s_max=retry_s_max, accepted_ts=accepted_ts
-        )
-    if isinstance(target, FilesTarget):
-        from drainer.sinks.files.sink import FileSink
-
-        return FileSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    assert isinstance(target, LakeTarget), target
-    if target.takes_events:
-        from drainer.sinks.delta.changes_sink import ChangesSink
-
-        return ChangesSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
-    from drainer.sinks.delta.sink import DeltaSink
-
-    return DeltaSink(target, cluster_id=cluster_id, retry_s_max=retry_s_max)
+        how["accepted_ts"] = accepted_ts
+    # Each downstream's driver is imported only if it is used.
+    opened: Sink = EntryPoint(target.scheme, target.sink, plugins.GROUP).load()(target, **how)
+    return opened
 
 
 def open_table_sink(

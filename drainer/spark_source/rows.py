@@ -28,10 +28,11 @@ from drainer.differences import FILTER
 from drainer.intake.payload import Spooled, SpooledRows, outline_in
 from drainer.intake.spool import chunk_of
 from drainer.schema.snapshot import unpack
+from drainer.sinks.committed import RowForm
 from drainer.spark_source.columns import GENERIC, fitted
 from drainer.spark_source.options import SourceOptions
 from drainer.spark_source.pieces import Piece, Statement
-from drainer.stream.decoder import SLICES, RowForm
+from drainer.stream.decoder import SLICES
 from drainer.task.change_batches import ChangeBatches
 from drainer.task.events.messages import PerTable
 from drainer.task.row_changes import (

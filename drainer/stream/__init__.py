@@ -34,8 +34,9 @@ A reader without a name reads the binlogs that exist.
 """
 
 from drainer.intake.merge_holder import PumpView
+from drainer.sinks.committed import Change
 from drainer.stream.batches import Batch
-from drainer.stream.decoder import Change, Ddl, Transaction
+from drainer.stream.decoder import Ddl, Transaction
 from drainer.stream.feed import BEGINNING, NOW, ReaderOptions
 from drainer.stream.reader import AsyncReader, Reader
 from penstock.filters import EventRule, ExpressionRule, FilterConfig, RouteRule, TablePattern

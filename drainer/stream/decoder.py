@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import FollowedDdl
@@ -28,7 +27,9 @@ from drainer.intake.merger import Merged
 from drainer.intake.payload import Limits, Payload, Spooled, SpooledRows, release, start_ts_of
 from drainer.planner import DdlStep, Origins, ddl_step, moves_only_time, origin_in
 from drainer.schema.tracker import SchemaTracker
+from drainer.sinks import committed
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.committed import Changes, RowForm, concerned
 from drainer.task.events.messages import PerTable
 from drainer.task.row_changes import (
     Lookup,
@@ -40,15 +41,8 @@ from drainer.task.row_changes import (
     read_changes,
 )
 from penstock.codes import Code
-from penstock.datum.rows.row_codec import RowCodec, stored_columns
-from penstock.ddl import SchemaChange
-from penstock.errors import Malformed, NeedsOperator
-from penstock.schema.model import TableInfo
-from penstock.ts import physical_ms
-from penstock.wire.binlog import MutationType, Origin
-
-Row = Mapping[str, object]
-"""Values by column name, as `penstock.datum.rows.fields` says for each type."""
+from penstock.errors import Malformed
+from penstock.wire.binlog import Origin
 
 _CLUSTER: Final = "cluster"
 _WRITER: Final = "reader"
@@ -84,148 +78,29 @@ class Reached(NamedTuple):
         return cls(cluster_id, Checkpoint.from_fields(stored))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One row that a transaction changed.
-
-    `before` is None for an insert, `after` for a delete. Columns that rows do not hold (generated
-    VIRTUAL columns) are in neither. `key` names the columns of the primary key, empty without one.
-    """
-
-    kind: Literal["insert", "update", "delete"]
-    schema: str
-    table: str
-    before: Row | None
-    after: Row | None
-    key: tuple[str, ...] = ()
-
-
-class RowForm:
-    """How the rows of one version of a table become changes."""
-
-    def __init__(self, schema: str, table: TableInfo) -> None:
-        self._schema, self._table = schema, table.name
-        self._codec = RowCodec(table)
-        self._names = [(each.position, each.column.name) for each in stored_columns(table)]
-        key = table.primary_key
-        self._key = tuple(part.name for part in key.columns) if key is not None else ()
-
-    def change(self, kind: int, data: bytes) -> Change:
-        """Decode a row's change; raise `Malformed` for invalid bytes."""
-        place = (self._schema, self._table)
-        if kind == MutationType.INSERT:
-            row = self._codec.decode_insert(data)
-            return Change("insert", *place, None, self._named(row), self._key)
-        if kind == MutationType.DELETE:
-            row = self._codec.decode_delete(data)
-            return Change("delete", *place, self._named(row), None, self._key)
-        before, after = self._codec.decode_update(data)
-        return Change("update", *place, self._named(before), self._named(after), self._key)
-
-    def _named(self, row: tuple[object, ...]) -> Row:
-        return {name: row[position] for position, name in self._names}
-
-
-class Changes(Iterable[Change]):
-    """The changes of one transaction, decoded during iteration, which may be repeated.
-
-    Changes of a table come in their order, one table after the other. A row that cannot be decoded
-    raises `Malformed`.
-    """
-
-    def __init__(
-        self,
-        parts: Callable[[], Iterable[list[TableChanges]]],
-        forms: PerTable[RowForm],
-        spooled: Spooled | None = None,
-    ) -> None:
-        """`parts` yields all changes from the first on; a large transaction's from its file."""
-        self._made = parts
-        self._forms = forms
-        self._spooled = spooled
-        self._is_gone = False
-
-    def __iter__(self) -> Iterator[Change]:
-        for part in self.parts():
-            for changes in part:
-                if changes.rows:
-                    change = self._forms.of(*changes.target).change
-                    yield from map(change, changes.kinds, changes.rows)
-
-    def parts(self) -> Iterable[list[TableChanges]]:
-        """Return the undecoded changes, a large transaction's slice by slice."""
-        spooled = self._spooled
-        if spooled is not None and (self._is_gone or not spooled.path.exists()):
-            raise NeedsOperator(
-                f"the changes of the large transaction {spooled.outline.commit_ts} are gone",
-                "read them before asking for what comes next",
-                Code.READER_MISUSED,
-            )
-        return self._made()
-
-    @property
-    def is_large(self) -> bool:
-        """True if the changes are in a file, which exists only during the transaction's turn."""
-        return self._spooled is not None
-
-    def expire(self) -> None:
-        """Prevent new reads of a large transaction; callable from any thread."""
-        self._is_gone = True
-
-    def release(self) -> None:
-        """Delete the file of a large transaction; must be called in the event loop."""
-        self.expire()
-        if self._spooled is not None:
-            self._spooled.release()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Committed:
-    """The common fields of every element of the stream."""
-
-    commit_ts: int
-    start_ts: int
-    origin: Origin | None
-    """Where it was made, if a source passed it on."""
-    tables: tuple[str, ...]
-    """The tables concerned, as schema.table."""
-    reached: Reached = field(repr=False)
+class _HasCheckpoint:
+    __slots__ = ()
+    reached: Reached
 
     @property
     def checkpoint(self) -> str:
         """The checkpoint to store when all up to here is processed, and to pass as `after`."""
         return self.reached.text
 
-    @property
-    def committed_at(self) -> datetime:
-        """The commit time by the cluster's clock, to the millisecond."""
-        return datetime.fromtimestamp(physical_ms(self.commit_ts) / 1000, UTC)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction(_Committed):
+class Transaction(committed.Transaction, _HasCheckpoint):
     """Row changes that were committed together; `size_bytes` is their size on a Pump."""
 
     size_bytes: int
-    changes: Changes = field(repr=False)
-
-    @property
-    def is_large(self) -> bool:
-        """True if the changes are in a file: read them before requesting the next element."""
-        return self.changes.is_large
+    reached: Reached = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ddl(_Committed):
-    """A schema change: rows before it have the columns before it, and rows after it those after.
+class Ddl(committed.Ddl, _HasCheckpoint):
+    """A schema change, with the position after it."""
 
-    `schema` is the database of `query`, `change` is the effect on tables, by their definitions
-    before and after.
-    """
-
-    schema: str
-    query: str
-    change: SchemaChange = field(repr=False)
+    reached: Reached = field(repr=False)
 
 
 Committed = Transaction | Ddl
@@ -362,7 +237,7 @@ class Decoder:
             commit_ts=step.commit_ts,
             start_ts=start_ts,
             origin=origin,
-            tables=_concerned(change),
+            tables=concerned(change),
             reached=self._reached(step.commit_ts),
             schema=change.job.schema_name,
             query=change.job.query,
@@ -406,10 +281,3 @@ def _passing(rows: SpooledRows) -> tuple[tuple[str, ...], Counts]:
         for each in part:
             skipped.update(each.skipped or {})
     return tuple(found), skipped
-
-
-def _concerned(change: SchemaChange) -> tuple[str, ...]:
-    named = [(schema, table) for schema, table in (*change.dropped, *change.created)]
-    named += [(schema, after) for schema, _, after in change.altered]
-    named += [(schema, after) for _, _, schema, after in change.renamed]
-    return tuple(dict.fromkeys(f"{schema}.{table.name}" for schema, table in named))

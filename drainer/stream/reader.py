@@ -21,8 +21,9 @@ from typing import Any, Self, TypeVar
 
 from drainer.differences import lines
 from drainer.intake.merge_holder import PumpView
+from drainer.sinks.committed import Changes
 from drainer.stream.batches import ROWS_MAX, Batch, batches_of
-from drainer.stream.decoder import Changes, Committed, Ddl, Portion, Reached, Transaction
+from drainer.stream.decoder import Committed, Ddl, Portion, Reached, Transaction
 from drainer.stream.feed import BEGINNING, ReaderFeed, ReaderOptions, open_feed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator

@@ -4,17 +4,14 @@ An output that is added gets a line in `OUTPUTS`: how it is opened, and how a re
 """
 
 import itertools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from drainer.sinks.checkpoint import Checkpoint
+from drainer.sink_contract import EventContract, Output, Seen
 from drainer.sinks.protocol import EventSink
-from drainer.task.events.messages import Messages
-from penstock.codes import Code
-from penstock.errors import Retryable
 from penstock.local.kafka import KafkaServer
 from penstock.pb import pb_binlog_pb2 as pb
 from penstock.pb import slave_binlog_pb2 as slave
@@ -23,12 +20,6 @@ from tests.kit.fakes.memory_output import Broker, MemoryOutput
 from tests.kit.files import plain_reader
 from tests.kit.kafka.topic_reader import Read, read_topics
 from tests.kit.opened_sinks import open_event_sink
-from tests.kit.workloads.sink_stream import InsertStream
-
-CLUSTER = 6_791_641_053_252_586_769 * 2 + 1  # More than a signed 64-bit number holds.
-
-Seen = list[tuple[int, Any]]
-"""commit_ts with the text of a DDL, or the ids of the rows that a transaction inserted."""
 
 
 class MemoryWorld:
@@ -164,41 +155,6 @@ def ids(changes: list[plain_reader.Change]) -> list[int]:
     return [change.after["id"] for change in changes if change.after is not None]
 
 
-class Output(InsertStream):
-    """One output, its sinks, and a stream for it."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-        self.sinks: list[EventSink] = []
-
-    def open(self, cluster_id: int = CLUSTER) -> EventSink:
-        sink = self._world.open(cluster_id)
-        self.sinks.append(sink)
-        return sink
-
-    def begun(self) -> EventSink:
-        sink = self.open()
-        sink.load_checkpoint()
-        sink.look_at(self.catalog)
-        self.create(sink)
-        return sink
-
-    def add(self, sink: EventSink, *ids: int, point: Checkpoint | None = None) -> Checkpoint:
-        point = point or self.point()
-        sink.put(self.messages(sink, self.batch({point.commit_ts: ids})), point)
-        return point
-
-    def ids(self) -> list[int]:
-        return [each for _, ids in self.rows() for each in ids]
-
-    def seen(self) -> Seen:
-        return self._world.seen()
-
-    def rows(self) -> Seen:
-        return [(ts, what) for ts, what in self.seen() if isinstance(what, list)]
-
-
 def param(name: str) -> Any:
     marks = [pytest.mark.kafka] if name.startswith("kafka") else []
     # What is a lake's own of these promises is in test_lake_changes.py and test_lake_sink.py.
@@ -206,80 +162,14 @@ def param(name: str) -> Any:
     return pytest.param(name, marks=[*marks, *slow])
 
 
-@pytest.fixture(params=map(param, OUTPUTS))
-def output(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Output]:
-    made = Output(OUTPUTS[request.param](tmp_path, request))
-    yield made
-    for sink in made.sinks:
-        sink.close()
+class TestEveryOutput(EventContract):
+    @pytest.fixture(params=map(param, OUTPUTS))
+    def downstream(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Output]:
+        made = output_of(OUTPUTS[request.param](tmp_path, request))
+        yield made
+        for sink in made.sinks:
+            sink.close()
 
 
-def test_messages_and_checkpoint_arrive_together_in_commit_order(output: Output) -> None:
-    sink = output.begun()
-    batch = output.batch({1000: [1, 2], 1001: [3], 1002: [], 1003: [4, 5, 6]})
-    point = Checkpoint(1004, 2)
-    sink.put(output.messages(sink, batch), point)
-    assert output.rows() == [(1000, [1, 2]), (1001, [3]), (1003, [4, 5, 6])]
-    assert output.open().load_checkpoint() == point
-
-
-def test_a_large_batch_is_spread_over_units_and_keeps_its_order(output: Output) -> None:
-    sink = output.begun()
-    wanted = {1000 + number: [number] for number in range(2000)}
-    made = output.messages(sink, output.batch(wanted))
-    assert len(made) == 3
-    sink.put(made, Checkpoint(4000, 2))
-    assert output.rows() == list(wanted.items())
-
-
-def test_a_ddl_is_in_its_place_among_the_rows(output: Output) -> None:
-    sink = output.begun()
-    first = output.put(sink, 1)
-    (change,) = output.changes("CREATE TABLE other (id INT)")
-    point = output.point()
-    sink.run_ddl(change, point, maybe_done=False)
-    assert output.open().load_checkpoint() == point
-    last = output.put(sink, 2)
-    assert [ts for ts, _ in output.seen()][-3:] == [
-        first.commit_ts, point.commit_ts, last.commit_ts,
-    ]  # fmt: skip
-    assert output.seen()[-2][1].startswith("use `shop`; CREATE TABLE")
-
-
-def test_a_large_transaction_is_there_as_a_whole(output: Output) -> None:
-    sink = output.begun()
-    point = output.point()
-
-    def slices() -> Generator[Messages]:
-        for number in range(5):
-            batch = output.batch({point.commit_ts: [number * 2, number * 2 + 1]}, is_slice=True)
-            yield from output.messages(sink, batch)
-
-    sink.put_slices(slices, point)
-    after = output.put(sink, 99)
-    assert output.rows() == [(point.commit_ts, list(range(10))), (after.commit_ts, [99])]
-
-
-def test_a_large_transaction_that_fails_in_the_middle_leaves_nothing(output: Output) -> None:
-    sink = output.begun()
-    before = output.put(sink, 1)
-    point = output.point()
-
-    def failing() -> Generator[Messages]:
-        batch = output.batch({point.commit_ts: list(range(50))}, is_slice=True)
-        yield from output.messages(sink, batch)
-        raise Retryable("the Drainer ends", code=Code.CLOSED)
-
-    with pytest.raises(Retryable):
-        sink.put_slices(failing, point)
-    assert output.open().load_checkpoint() == before
-    last = output.put(sink, 2)
-    assert output.rows() == [(before.commit_ts, [1]), (last.commit_ts, [2])]
-
-
-def test_a_large_transaction_of_which_nothing_goes_downstream_is_no_message(output: Output) -> None:
-    sink = output.begun()
-    nothing: list[Messages] = []
-    sink.put_slices(lambda: (each for each in nothing), output.point())
-    last = output.put(sink, 2)
-    assert output.rows() == [(last.commit_ts, [2])]
+def output_of(world: World) -> Output:
+    return Output(world.open, world.seen)

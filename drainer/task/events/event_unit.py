@@ -110,7 +110,7 @@ class EventUnit:
 
 def encoded_units(batch: Batch, encoding: Encoding, parts: int) -> list[bytes]:
     """Return the batch in at most `parts` encoded units, whose answers follow one another."""
-    if batch.is_few and encoding.format != DELTA_CHANGES:
+    if batch.is_few and encoding.format not in (DELTA_CHANGES, ROWS):
         return [_few_encoded(batch, encoding)]
     return [unit.encode() for unit in event_units(batch, encoding, parts)]
 
@@ -236,6 +236,8 @@ def _encoded(unit: EventUnit) -> Messages:
     if unit.encoding.format == DELTA_CHANGES:
         blocks = [Message(block.encode()) for block in _blocks(unit)]
         return Messages.at([unit.commit_ts[-1]] * len(blocks), blocks)
+    if unit.encoding.format == ROWS:
+        return Messages.at([unit.commit_ts[-1]], [Message(unit.encode())])
     encoder = encoder_of(unit.encoding)
     encode = encoder.slice if unit.is_slice else encoder.transaction
     stamps: list[int] = []
@@ -278,6 +280,8 @@ CANAL_JSON, DEBEZIUM, MAXWELL = "canal-json", "debezium", "maxwell"
 TIDB_BINLOG = "tidb-binlog"
 DELTA_CHANGES = "delta-changes"
 """Blocks of whole units, which `change_blocks` makes instead of an `Encoder`."""
+ROWS = "rows"
+"""Units as they are, for a sink that decodes the rows itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from drainer.intake.spool import Spool
 from drainer.planner import DdlStep, LargeStep, Planner, RowsStep
 from drainer.schema.tracker import SchemaTracker
 from drainer.sinks.checkpoint import Checkpoint
+from drainer.sinks.committed import Row
 from drainer.stream import Ddl, FilterConfig, Reader, ReaderOptions, TablePattern, Transaction
-from drainer.stream.decoder import Committed, Decoder, Portion, Reached, Row
+from drainer.stream.decoder import Committed, Decoder, Portion, Reached
 from drainer.stream.feed import ReaderFeed
 from drainer.stream.reader import AsyncReader
 from drainer.task.selection import Selection
