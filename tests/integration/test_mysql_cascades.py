@@ -40,7 +40,7 @@ def test_check_and_start_find_them_with_the_least_privileges(
         f"CREATE TABLE shop._c_new (p INT, {KEY.replace('fk', '_fk')} ON DELETE CASCADE)",
         f"CREATE TABLE shop.fine (p INT, {KEY.replace('fk', 'ok')} ON DELETE RESTRICT)",
         f"CREATE OR REPLACE USER 'reader'@'%' IDENTIFIED BY '{server.password}'",
-        "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'reader'@'%'",
+        "GRANT SELECT, RELOAD, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'reader'@'%'",
     )
     config = tmp_path / "source.toml"
     (tmp_path / "secret").write_text(server.password)
@@ -50,17 +50,17 @@ def test_check_and_start_find_them_with_the_least_privileges(
 
     def check(*more: str) -> tuple[int, list[str]]:
         code = main(["check", "--config", str(config), *more])
-        return code, [line for line in capsys.readouterr().out.splitlines() if "foreign" in line]
+        lines = capsys.readouterr().out.partition("foreign keys: ")[2].splitlines()
+        return code, [line.strip() for line in lines[:3]]
 
     try:
         code, lines = check()
         assert code == 2
-        assert [line.split(" (change")[0] for line in lines] == [
-            f"FAILED   foreign keys: {NAMED}",
-            "FAILED   foreign keys: shop.inline: inline_ibfk_1 ON UPDATE CASCADE",
-        ]
-        code, lines = check("--cascades", "accept")
-        assert (code, [line.split()[0] for line in lines]) == (0, ["warning"] * 2)
+        assert lines == [
+            "2 change rows that the binlog does not have", NAMED,
+            "shop.inline: inline_ibfk_1 ON UPDATE CASCADE",
+        ]  # fmt: skip
+        assert check("--cascades", "accept") == (0, lines)
         assert check("--mode", "full") == (0, [])
         with pytest.raises(NeedsOperator, match="inline_ibfk_1") as stopped:
             SourceService(load(["--config", str(config)])).run()
@@ -72,7 +72,7 @@ def test_check_and_start_find_them_with_the_least_privileges(
         with config.open("a") as file:
             file.write('[filter]\nignore-tables = [{ db-name = "shop", tbl-name = "~^(c|in)" }]\n')
         code, lines = check()
-        assert (code, lines) == (0, ["ok       foreign keys: none changes rows by itself"])
+        assert (code, lines) == (0, ["none changes rows by itself"])
     finally:
         server.run("DROP USER 'reader'@'%'")
 

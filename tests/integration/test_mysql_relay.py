@@ -10,16 +10,11 @@ import pytest
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.events.frame import read_header
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.server import (
-    Purged,
-    binlog_files,
-    check_server,
-    identify,
-    replica_ids,
-)
+from pumpclient.mysql.protocol.server import Purged, binlog_files, identify, replica_ids
 from pumpclient.mysql.protocol.stream import BinlogStream, StreamOptions
 from pumpclient.mysql.relay.layout import RelayFolder
 from pumpclient.mysql.relay.resume import Start, file_at, history_of
+from pumpclient.mysql.source.checks import check_server
 from tests.kit.mysql.relay import FIRST, LONG_S, STREAM, assert_same, relaying, sub_dir, sub_dirs
 from tests.kit.servers.binlog_server import (
     MARIADB,

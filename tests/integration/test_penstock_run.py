@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +17,7 @@ import pytest
 
 from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
+from tests.kit.servers.binlog_server import MARIADB, MYSQL
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
@@ -139,11 +140,65 @@ def test_programs_write_through_one_command(runs: Runs, tmp_path: Path) -> None:
     assert runs.stop() == 0
 
 
-def test_what_the_upstream_lacks_is_reported_before_anything_starts(
-    runs: Runs, mariadb: MariadbServer
+def statements(printed: str) -> dict[str, list[str]]:
+    """Return the SQL statements of the list of what is missing, by side."""
+    found: dict[str, list[str]] = {}
+    side = ""
+    for line in printed.splitlines():
+        side = line.split()[0] if line.startswith(("upstream", "downstream")) else side
+        if line.endswith(";"):
+            found.setdefault(side, []).append(line.strip())
+    return found
+
+
+@contextmanager
+def poor_account(server: SqlServer) -> Iterator[str]:
+    """Create an account without any right; yield a URL with it."""
+    who = "'poor'@'%'"
+    server.run(f"DROP USER IF EXISTS {who}", f"CREATE USER {who} IDENTIFIED BY 'p:w'")
+    yield f"mysql://poor:p%3Aw@127.0.0.1:{server.port}/"
+    server.run(f"DROP USER {who}")
+
+
+@pytest.mark.parametrize("kind", [MARIADB, pytest.param(MYSQL, marks=pytest.mark.slow)])
+@pytest.mark.mysql
+def test_the_statements_that_are_printed_for_an_account_without_rights_are_all_that_it_needs(
+    runs: Runs, source_server: SqlServer, sink_server: SqlServer
 ) -> None:
-    done = runs.completed("--from", url(mariadb), "--to", "sqlite:///x.db")
+    source_server.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.p (id INT PRIMARY KEY)",
+        "CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES shop.p (id))",
+        "CREATE VIEW shop.v AS SELECT id FROM shop.p",
+        "INSERT INTO shop.p VALUES (1)",
+        "INSERT INTO shop.c VALUES (2, 1)",
+    )
+    servers = {"upstream": source_server, "downstream": sink_server}
+    with poor_account(source_server) as upstream, poor_account(sink_server) as downstream:
+        asked = ("--from", upstream, "--to", downstream, "--once")
+        refused = runs.completed(*asked)
+        assert refused.returncode == 2, refused.stdout
+        wanted = statements(refused.stdout)
+        assert [side for side in wanted if len(wanted[side]) == 1] == ["upstream", "downstream"]
+        assert not (runs.folder / "run.json").exists()
+        for side, server in servers.items():
+            server.run(*wanted[side])
+        done = runs.completed(*asked)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        source_server.run("ALTER TABLE shop.p ADD v INT", "INSERT INTO shop.p VALUES (3, 4)")
+        again = runs.completed(*asked)
+        assert again.returncode == 0, f"{again.stdout}\n{again.stderr}"
+        assert sink_server.query("SELECT * FROM shop.p") == [(1, None), (3, 4)]
+
+
+def test_what_both_sides_lack_is_reported_at_once_before_anything_starts(
+    runs: Runs, mariadb: MariadbServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    done = runs.completed("--from", url(mariadb), "--to", f"file://{tmp_path}/file/changes")
     assert done.returncode == 2
-    assert "FAILED   log_bin: OFF (start the server with log_bin)" in done.stdout
-    assert "cannot be replicated from" in done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert {"FAILED   log_bin: OFF", "log-bin = mysql-bin"} <= set(lines)
+    assert f"FAILED   folder: {tmp_path}/file cannot be written: Not a directory" in lines
+    assert "requirements are not met" in done.stderr
     assert not (runs.folder / "run.json").exists()

@@ -29,10 +29,24 @@ from pumpclient.delivery.group_commit import (
 )
 from pumpclient.delivery.session import Session
 from pumpclient.mysql.journal import Journal, settle
-from pumpclient.mysql.load.readers import Readers, RowGroup, SnapshotSession, TableJob, snapshot
+from pumpclient.mysql.load.readers import (
+    Readers,
+    RowGroup,
+    SnapshotSession,
+    TableJob,
+    TableLocks,
+    snapshot,
+)
 from pumpclient.mysql.load.sink import Sink, SinkOptions, sink_sessions
 from pumpclient.mysql.load.state import LoadState, now_text, read_state, write_state
-from pumpclient.mysql.load.tables import SourceTable, Targets, base_tables, check_engines, views
+from pumpclient.mysql.load.tables import (
+    Fetch,
+    SourceTable,
+    Targets,
+    base_tables,
+    check_engines,
+    views,
+)
 from pumpclient.mysql.load.text_rows import sql_rows, text_rows
 from pumpclient.mysql.protocol.server import BinlogPlace, ServerAddress
 from pumpclient.mysql.rows.table_map import Name
@@ -42,6 +56,7 @@ from pumpclient.rows import Table
 
 Clock = Callable[[], float]
 GROUP_BYTES = 1 << 20
+_NAMED_MAX = 10
 
 
 @dataclass(slots=True)
@@ -195,6 +210,10 @@ class LoadOptions:
     save_s: float = 1.0
     """How long tables that are done may wait to be saved as done, since a save is expensive."""
 
+    def is_wanted(self, schema: str, table: str) -> bool:
+        is_replicated = self.translator.is_replicated(schema, table)
+        return is_replicated and (self.only is None or (schema, table) in self.only)
+
 
 class Load:
     """Loads the tables of one server; `run` returns once all is durable on the Pumps."""
@@ -266,8 +285,12 @@ class Load:
                 cluster_id = self.client.session.pumps.cluster_id
                 of_load = cluster_id, state.source, readers, self.options.may_commit
                 sink = opened.enter_context(sink_sessions(self.options.sink, *of_load))
-            taken = opened.enter_context(snapshot(self._address, readers + 1))
+            taken = opened.enter_context(snapshot(self._address, readers + 1, self._lockable))
             return _Attempt(self, journal, *taken, sink, state).run()
+
+    def _lockable(self, fetch: Fetch) -> list[SourceTable]:
+        is_wanted = self.options.is_wanted
+        return [t for t in base_tables(fetch) if t.needs_lock and is_wanted(*t.full_name)]
 
 
 class _Attempt:
@@ -278,6 +301,7 @@ class _Attempt:
         version: str,
         place: BinlogPlace,
         sessions: Sequence[SnapshotSession],
+        locks: TableLocks,
         sink: Sink | None,
         state: LoadState,
     ) -> None:
@@ -288,7 +312,7 @@ class _Attempt:
         self._journal = journal
         self._check_stopped = load.check_stopped
         self._place = BinlogPlace(place.file, place.position)
-        self._sink = sink
+        self._locks, self._sink = locks, sink
         self._planner, *self._sessions = sessions
         self._state = replace(state.next_attempt(place), started=state.started or now_text())
         self._number = 0
@@ -303,7 +327,9 @@ class _Attempt:
         )
 
     def run(self) -> LoadState:
-        tables = [t for t in base_tables(self._planner.fetch) if self._is_wanted(*t.full_name)]
+        tables = [
+            t for t in base_tables(self._planner.fetch) if self._options.is_wanted(*t.full_name)
+        ]
         # A target that is not finished as a whole is loaded again from all of its sources.
         target, loaded = self._options.translator.target, self._state.loaded
         open_ = {target(*t.full_name) for t in tables if t.full_name not in loaded}
@@ -318,10 +344,12 @@ class _Attempt:
             self._save(begun=state.begun - gone)
             state = self._state
         for name in views(self._planner.fetch):
-            if self._is_wanted(*name):
+            if self._options.is_wanted(*name):
                 self._say(f"{name[0]}.{name[1]} is a view and is not created: do it by hand")
         missing = [t for t in tables if t.full_name not in state.loaded]
+        missing.sort(key=lambda table: not table.needs_lock)  # Others wait to write these.
         check_engines(missing)
+        self._check_locked(missing)
         self._targets.check_definitions(missing)
         stale = state.begun - state.loaded.keys()
         if not self._options.into_existing:
@@ -340,10 +368,15 @@ class _Attempt:
         self._save(is_complete=True, ended=now_text())
         return self._state
 
-    def _is_wanted(self, schema: str, table: str) -> bool:
-        only = self._options.only
-        is_replicated = self._options.translator.is_replicated(schema, table)
-        return is_replicated and (only is None or (schema, table) in only)
+    def _check_locked(self, tables: Sequence[SourceTable]) -> None:
+        """Raise `Retryable` for a table without transactions that is newer than the locks."""
+        known = {table.full_name for table in self._locks.tables}
+        new = [t.full_name for t in tables if t.needs_lock and t.full_name not in known]
+        if new:
+            raise Retryable(
+                f"{'.'.join(new[0])} was created or altered while the load began",
+                Code.LOAD_DISTURBED,
+            )
 
     def _save(self, **changes: object) -> None:
         self._state = replace(self._state, **changes)  # type: ignore[arg-type]
@@ -400,6 +433,7 @@ class _Attempt:
         writer = RowWriter(self._client.session, self._journal, self._options.may_commit)
         unsaved: dict[Name, int] = {}
         saved_s = time.monotonic()
+        locked = self._locked(jobs)
         with closing(writer), readers.groups() as groups:
             for group in groups:
                 self._check_stopped()
@@ -414,6 +448,9 @@ class _Attempt:
                     progress.add(group.written_rows, group.written_bytes)
                 elif self._is_done(group):
                     progress.tables_done += 1
+                    if locked.pop(group.job.table.full_name, None) and not locked:
+                        self._locks.release()
+                        self._say("the tables without transactions are read: they can be written")
                     unsaved[group.job.table.full_name] = group.job.rows_written
                 if unsaved and time.monotonic() - saved_s > options.save_s:
                     self._save_done(writer, unsaved)
@@ -421,6 +458,19 @@ class _Attempt:
             self._save_done(writer, unsaved)
         if jobs:
             self._say(progress.line())
+
+    def _locked(self, jobs: Sequence[TableJob]) -> dict[Name, SourceTable]:
+        """Return the tables that stay locked until they are read; release the others."""
+        locked = {job.table.full_name: job.table for job in jobs if job.table.needs_lock}
+        if not locked:
+            self._locks.release()
+        else:
+            names = ", ".join(".".join(name) for name in sorted(locked)[:_NAMED_MAX])
+            self._say(
+                f"writes to {len(locked)} tables without transactions wait until the load has read"
+                f" them: {names}"
+            )
+        return locked
 
     def _save_done(self, writer: RowWriter, rows: Mapping[Name, int]) -> None:
         writer.drain()

@@ -4,6 +4,10 @@ The global read lock is held only while every session starts its snapshot and th
 is read. A server that may not be locked, or cannot be within `_LOCK_S`, is an error: without the
 lock several sessions cannot share one consistent state.
 
+Tables of engines without transactions are not part of a snapshot. They get READ locks under the
+global lock, which stay until the last of them is read. Any session may read them, ahead of the
+writers that wait (HIGH_PRIORITY), and none writes.
+
 The threads read chunks of many tables and hand the rows over in bounded groups.
 
 planner session ── ranges, on demand ──> reader threads ── queue ──> one writer
@@ -16,7 +20,7 @@ import logging
 import queue
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +29,10 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from penstock.codes import Code
+from penstock.ddl.syntax.lexer import quote_path
 from penstock.errors import NeedsOperator, Retryable
-from pumpclient.mysql.load.sink import SinkSession
-from pumpclient.mysql.load.tables import Range, SourceTable, chunks_of, packed, select
+from pumpclient.mysql.load.sink import SinkSession, code_of
+from pumpclient.mysql.load.tables import Fetch, Range, SourceTable, chunks_of, packed, select
 from pumpclient.mysql.load.text_rows import PACKET_BYTES_MAX, SqlRows, TextRows
 from pumpclient.mysql.protocol.server import (
     BinlogPlace,
@@ -46,7 +51,9 @@ _LOCK_S = 20
 _DAY_S = 86400
 _CHANGED = (1146, 1412, 1054, 1049)
 """No such table, column or database, or another definition than the snapshot's."""
-_REFUSED = (1044, 1045, 1227)
+_REFUSED = (1044, 1045, 1142, 1227)
+Lockable = Callable[[Fetch], Sequence[SourceTable]]
+"""Returns the tables of a load that have no transactions."""
 
 
 _SETTINGS = (
@@ -169,13 +176,51 @@ def _exactly(file: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
     return data[:size], data[size:]
 
 
+class TableLocks:
+    """Locks of tables without transactions, on a session of their own."""
+
+    def __init__(self, address: ServerAddress, lockable: Lockable) -> None:
+        self._address = address
+        self._lockable = lockable
+        self._session: SnapshotSession | None = None
+        self.tables: Sequence[SourceTable] = ()
+
+    def take(self) -> None:
+        """Lock the tables, while no one can write; raise `NeedsOperator` without the right to."""
+        self._session = session = SnapshotSession(self._address)
+        self.tables = self._lockable(session.fetch)
+        if not self.tables:
+            return self.release()
+        locks = ", ".join(f"{quote_path(*each.full_name)} READ" for each in self.tables)
+        with _needing("LOCK TABLES", f"{self._address}: the user may not lock tables"):
+            session.fetch(f"LOCK TABLES {locks}")
+
+    def release(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+@contextmanager
+def _needing(privilege: str, problem: str) -> Iterator[None]:
+    try:
+        yield
+    except (pymysql.err.MySQLError, NeedsOperator) as error:
+        if code_of(error) in _REFUSED:
+            raise NeedsOperator(
+                f"{problem}: {error}", f"GRANT {privilege} ON *.* TO the user", Code.SERVER_GRANT
+            ) from error
+        raise
+
+
 @contextmanager
 def snapshot(
-    address: ServerAddress, count: int
-) -> Iterator[tuple[str, BinlogPlace, list[SnapshotSession]]]:
+    address: ServerAddress, count: int, lockable: Lockable
+) -> Iterator[tuple[str, BinlogPlace, list[SnapshotSession], TableLocks]]:
     """Open `count` sessions with the same consistent state for the `with`.
 
-    Yields also the server's version, and the end of the binlog at that state.
+    Yields also the server's version, the end of the binlog at that state, and the locks of the
+    tables that are not part of it.
 
     Raises `NeedsOperator` when the user may not lock, `Retryable` when a long statement of another
     session prevents the lock.
@@ -185,7 +230,9 @@ def snapshot(
         for _ in range(count):
             sessions.append(SnapshotSession(address))
             opened.callback(sessions[-1].close)
-        yield *_at_one_moment(address, sessions), sessions
+        locks = TableLocks(address, lockable)
+        opened.callback(locks.release)
+        yield *_at_one_moment(address, sessions, locks), sessions, locks
 
 
 def _check_prepared(locker: Connection, address: ServerAddress) -> None:
@@ -203,23 +250,16 @@ def _check_prepared(locker: Connection, address: ServerAddress) -> None:
 
 
 def _at_one_moment(
-    address: ServerAddress, sessions: Sequence[SnapshotSession]
+    address: ServerAddress, sessions: Sequence[SnapshotSession], locks: TableLocks
 ) -> tuple[str, BinlogPlace]:
     with address.session() as locker, locker.cursor() as cursor:
         identity = identify(locker)
         cursor.execute(f"SET SESSION lock_wait_timeout = {_LOCK_S}")
-        try:
+        with _needing("RELOAD", f"{address}: the user may not lock all tables for a moment"):
             cursor.execute("FLUSH TABLES WITH READ LOCK")
-        except pymysql.err.MySQLError as error:
-            if error.args[0] in _REFUSED:
-                raise NeedsOperator(
-                    f"{address}: the user may not lock all tables for a moment: {error}",
-                    "GRANT RELOAD ON *.* TO the user",
-                    Code.SERVER_GRANT,
-                ) from error
-            raise
         try:
             _check_prepared(locker, address)
+            locks.take()
             for session in sessions:
                 session.begin()
             place = master_status(locker, identity.flavor)

@@ -170,8 +170,8 @@ class SinkSession:
 
 
 def code_of(error: Exception) -> object:
-    """Return the server's number of an error from `server_errors`, or 0 if it has none."""
-    args = getattr(error.__cause__, "args", ())
+    """Return the server's number of an error, also from `server_errors`, or 0 if it has none."""
+    args = getattr(error.__cause__ or error, "args", ())
     return args[0] if args else 0
 
 

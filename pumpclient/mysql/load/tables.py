@@ -108,7 +108,13 @@ TABLE_TYPES = ("BASE TABLE", "SYSTEM VERSIONED")
 """Types of tables with rows in `information_schema.tables`; the latter is MariaDB's."""
 IS_BOUND = "COALESCE(generation_expression, '') IN ('ROW START', 'ROW END')"
 """Whether a column bounds a system-versioned table's history, and thus does not count here."""
-_OF_SNAPSHOTS = ("InnoDB", "ROCKSDB", "TokuDB")
+OF_SNAPSHOTS = frozenset({"innodb", "rocksdb", "tokudb"})
+OF_LOCKS = frozenset({"myisam", "aria", "memory", "archive", "csv"})
+"""Engines without transactions: their tables are locked from the snapshot on until they are read.
+
+Other engines keep rows elsewhere (FEDERATED, CONNECT, MERGE), or do not log all changes as rows
+(BLACKHOLE).
+"""
 
 
 Fetch = Callable[..., list[tuple[Any, ...]]]
@@ -137,6 +143,15 @@ class SourceTable:
     @property
     def quoted(self) -> str:
         return parameter_safe(quote_path(*self.full_name))
+
+    @property
+    def needs_lock(self) -> bool:
+        return self.engine.lower() in OF_LOCKS
+
+    @property
+    def reading(self) -> str:
+        """SELECT; of a locked table before the writers that wait for it, and for the load."""
+        return "SELECT HIGH_PRIORITY" if self.needs_lock else "SELECT"
 
 
 def parameter_safe(sql: str) -> str:
@@ -198,13 +213,14 @@ def _keys(fetch: Fetch) -> dict[Name, tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def check_engines(tables: Sequence[SourceTable]) -> None:
-    """Raise `NeedsOperator` naming the tables that cannot be read in a snapshot."""
-    others = [t for t in tables if t.engine.lower() not in map(str.lower, _OF_SNAPSHOTS)]
+    """Raise `NeedsOperator` naming the tables whose rows, or changes, cannot be read exactly."""
+    others = [t for t in tables if t.engine.lower() not in OF_SNAPSHOTS | OF_LOCKS]
     if others:
         names = ", ".join(f"{t.schema}.{t.name} ({t.engine})" for t in others[:10])
         raise NeedsOperator(
-            f"{len(others)} tables are of engines without transactions: {names}",
-            "ALTER TABLE … ENGINE = InnoDB, or skip them by the filters",
+            f"{len(others)} tables are of engines that cannot be replicated: {names}",
+            f"leave them out: --ignore-table {others[0].schema}.{others[0].name}; or run ALTER"
+            " TABLE … ENGINE = InnoDB",
             Code.ENGINE_WITHOUT_TRANSACTIONS,
         )
 
@@ -218,7 +234,9 @@ def chunks_of(fetch: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterator
     columns = quoted_key(table)
     if len(columns) == 1 and table.key_types[0] in INTEGER_TYPES:
         ((low, high),) = fetch(
-            f"SELECT MIN({columns[0]}), MAX({columns[0]}) FROM {table.quoted}".replace("%%", "%")  # noqa: S608
+            f"{table.reading} MIN({columns[0]}), MAX({columns[0]}) FROM {table.quoted}".replace(
+                "%%", "%"
+            )
         )
         if isinstance(low, int) and isinstance(high, int):
             yield from ranges_between(integer_bounds(low, high, count))
@@ -229,7 +247,7 @@ def chunks_of(fetch: Fetch, table: SourceTable, rows_per_chunk: int) -> Iterator
         condition, values = Range(after).condition(columns)
         where = f" WHERE {condition}" if condition else ""
         found = fetch(
-            f"SELECT {listed} FROM {table.quoted}{where} ORDER BY {listed}"  # noqa: S608
+            f"{table.reading} {listed} FROM {table.quoted}{where} ORDER BY {listed}"
             " LIMIT 1 OFFSET %s",
             (*values, rows_per_chunk - 1),
         )
@@ -252,7 +270,7 @@ def select(
     condition, values = range_.condition(quoted_key(table))
     listed = parameter_safe(", ".join(columns) or "NULL")
     where = f" WHERE {condition}" if condition else ""
-    sql = f"SELECT {listed} FROM {table.quoted}{where}"  # noqa: S608
+    sql = f"{table.reading} {listed} FROM {table.quoted}{where}"
     return (sql, values) if values else (sql.replace("%%", "%"), ())
 
 

@@ -1,16 +1,14 @@
-"""A server: its address, connections, the meaning of its errors, its state, and checks of it.
+"""A server: its address, connections, the meaning of its errors, and its state.
 
 Each error means either that a retry may help, or that an operator must act, and how. Error 1236
 ends a dump for many reasons, which only its text distinguishes. The texts are those of MySQL 5.7 to
 9 and MariaDB 10 to 12; a text without a match remains an error for a person.
 
-The state is the server's identity, the end of its binlog, GTID sets and files. Each answer of
-`check_server` reports the finding and the remedy.
+The state is the server's identity, the end of its binlog, GTID sets and files.
 """
 
-import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -394,113 +392,3 @@ def replica_ids(connection: Connection) -> set[int]:
     taken = {int(str(row["server_id"])) for row in found}
     (row,) = rows(connection, "SELECT @@global.server_id AS id")
     return taken | {int(row["id"])}
-
-
-log = logging.getLogger(__name__)
-
-KEEP_S_MIN = 3600
-_DAY_S = 86400
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One answer. A failed check that is not `required` is a warning."""
-
-    name: str
-    passed: bool
-    found: str
-    hint: str = ""
-    required: bool = True
-
-    @property
-    def verdict(self) -> str:
-        return "ok" if self.passed else "FAILED" if self.required else "warning"
-
-    def __str__(self) -> str:
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.verdict:8} {self.name}: {self.found}{hint}"
-
-
-def check_server(connection: Connection) -> list[Check]:
-    """Return all check results, passed or failed, in a fixed order."""
-    variables = {
-        str(row["variable_name"]).lower(): str(row["value"])
-        for row in rows(connection, "SHOW GLOBAL VARIABLES")
-    }
-    grants = [str(next(iter(row.values()))) for row in rows(connection, "SHOW GRANTS")]
-    return judge(variables, grants)
-
-
-def judge(variables: dict[str, str], grants: list[str]) -> list[Check]:
-    wanted: list[tuple[str, str, Callable[[str], bool], str]] = [
-        ("log_bin", "OFF", lambda v: v in ("ON", "1"), "start the server with log_bin"),
-        ("binlog_format", "STATEMENT", lambda v: v == "ROW",
-         "SET GLOBAL binlog_format = 'ROW', and let sessions that are open reconnect"),
-        ("binlog_row_image", "FULL", lambda v: v == "FULL",
-         "SET GLOBAL binlog_row_image = 'FULL': rows with columns missing cannot be applied"),
-        ("server_id", "0", lambda v: v != "0", "give the server a server_id that is not 0"),
-        ("binlog_checksum", "NONE", lambda v: v in ("CRC32", "NONE"),
-         "SET GLOBAL binlog_checksum = 'CRC32'"),
-    ]  # fmt: skip
-    checks = []
-    for name, absent, holds, hint in wanted:
-        found = variables.get(name, absent)
-        passed = holds(found.upper())
-        checks.append(Check(name, passed, found, "" if passed else hint))
-    seconds = float(variables.get("binlog_expire_logs_seconds", "0") or 0)
-    seconds = seconds or float(variables.get("expire_logs_days", "0") or 0) * _DAY_S
-    passed = seconds == 0 or seconds >= KEEP_S_MIN
-    hint = (
-        f"keep binlogs for at least {KEEP_S_MIN} s, or a pause loses changes"
-        " (binlog_expire_logs_seconds)"
-    )
-    kept = "indefinitely" if seconds == 0 else f"{seconds:g} s"
-    is_kept = Check("binlog kept", passed, kept, "" if passed else hint, required=False)
-    return [*checks, _privileges(grants), is_kept]
-
-
-_WANTED_GRANTS = {
-    "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
-    "REPLICATION CLIENT": ("REPLICATION CLIENT", "BINLOG MONITOR", "SUPER"),
-    "SELECT": ("SELECT",),
-}
-_GLOBAL = re.compile(r"GRANT (.*) ON \*\.\* TO ", re.IGNORECASE | re.DOTALL)
-_ANY_SCOPE = re.compile(r"GRANT (.*) ON .* TO ", re.IGNORECASE | re.DOTALL)
-
-
-def _privileges(grants: list[str]) -> Check:
-    on_all = _names(_GLOBAL, grants)
-    anywhere = _names(_ANY_SCOPE, grants)
-    missing = [
-        wanted
-        for wanted, names in _WANTED_GRANTS.items()
-        # Tables may be granted one by one; only the filters know which are needed.
-        if not {"ALL PRIVILEGES", "ALL", *names} & (anywhere if wanted == "SELECT" else on_all)
-    ]
-    if not missing:
-        return Check("privileges", True, "enough")
-    hint = f"GRANT {', '.join(missing)} ON *.* TO the user"
-    return Check("privileges", False, f"without {', '.join(missing)}", hint)
-
-
-def _names(scope: re.Pattern[str], grants: list[str]) -> set[str]:
-    found = (scope.match(grant) for grant in grants)
-    return {
-        name.strip().upper()
-        for match in found
-        if match
-        for name in re.sub(r"\([^)]*\)", "", match[1]).split(",")
-    }
-
-
-def checked_flavor(address: ServerAddress) -> Flavor:
-    """Return the server's flavor; raise `NeedsOperator` if it cannot be replicated."""
-    with address.session() as connection:
-        for check in check_server(connection):
-            if check.passed:
-                continue
-            finding = f"{check.name} is {check.found}"
-            if check.required:
-                raise NeedsOperator(f"{address}: {finding}", check.hint, Code.SERVER_SETTING)
-            log.warning("%s: %s: %s", address, finding, check.hint)
-        return identify(connection).flavor

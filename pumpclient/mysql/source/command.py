@@ -2,6 +2,7 @@
 
     penstock source --config mysql_source.toml       run until asked to stop
     penstock source check --config …                 only check the server
+    penstock source … --ignore-table DB.TABLE        leave a table out, as filter.ignore-tables does
     penstock source status | pause | resume          the source at --status-addr
     penstock source skip | replace SQL | inject SQL  decide on a place, by default the failed one
     penstock source skip-table DB.TABLE              skip a table from here on, counted
@@ -27,21 +28,22 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from penstock.cluster import etcd
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator, PenstockError, Retryable
+from penstock.filters.settings import TablePattern
 from penstock.node import service
 from penstock.node.http_status import HttpStatus
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
 from penstock.settings.load import Parser, check_command, read_settings
 from penstock.settings.setting import check_address
-from pumpclient.mysql.protocol.server import Check, check_server
+from pumpclient.mysql.source.checks import checks_of
 from pumpclient.mysql.source.config import SourceConfig
-from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.pages import Pages, status_text
 from pumpclient.mysql.source.service import SourceService
 from pumpclient.mysql.source.state.checkpoint import SourceStore
@@ -96,6 +98,7 @@ def _waited(
 
 
 PROG, ENV_PREFIX = "penstock source", "MYSQL_SOURCE"
+IGNORE_TABLE = "--ignore-table"
 _TIMEOUT_S = 60
 _STATUS_ADDR = "127.0.0.1:9251"
 _DECIDES = {
@@ -140,8 +143,18 @@ def _facts(answer: str) -> Any:
 
 
 def load(argv: Sequence[str], required: Sequence[Collection[str]] = ()) -> SourceConfig:
-    """Return the settings; raise `NeedsOperator` if they are invalid."""
-    return read_settings(SourceConfig, argv, prog=PROG, env_prefix=ENV_PREFIX, required=required)
+    """Return the settings, with tables to ignore; raise `NeedsOperator` if they are invalid."""
+    rest, ignored, words = [], [], iter(argv)
+    for word in words:
+        name, joint, value = word.partition("=")
+        if name == IGNORE_TABLE:
+            schema, table = table_name(value if joint else next(words, ""))
+            ignored.append(TablePattern(db_name=schema, tbl_name=table))
+        else:
+            rest.append(word)
+    found = read_settings(SourceConfig, rest, prog=PROG, env_prefix=ENV_PREFIX, required=required)
+    tables = (*found.filter.ignore_tables, *ignored)
+    return replace(found, filter=replace(found.filter, ignore_tables=tables))
 
 
 def _of_stopped(asked: argparse.Namespace) -> SourceConfig:
@@ -189,24 +202,10 @@ def reached_at(pages_url: str) -> str:
     return pages_url
 
 
-def checks_of(settings: SourceConfig) -> list[Check]:
-    address = settings.source.address()
-    with address.session() as connection:
-        checks = check_server(connection)
-    if settings.mode != "full":
-        checks += Cascades.of(settings).checks(address)
-    return checks
-
-
 def check(settings: SourceConfig, form: str = TEXT) -> int:
     """Print the checks of the server; return 2 if it cannot be replicated from."""
     checks = checks_of(settings)
-    facts = [
-        {"verdict": each.verdict.lower(), "required": each.required, "name": each.name,
-         "found": each.found, "hint": each.hint}
-        for each in checks
-    ]  # fmt: skip
-    write(form, facts, "\n".join(map(str, checks)))
+    write(form, [each.facts for each in checks], "\n".join(map(str, checks)))
     return 2 if any(each.required and not each.passed for each in checks) else 0
 
 

@@ -24,11 +24,11 @@ from penstock.security.tls import Security
 from penstock.waiting import spread_s
 from pumpclient.client import PumpClient
 from pumpclient.mysql.journal import Journal, settle
-from pumpclient.mysql.protocol.server import checked_flavor
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.relay.reader import RelayReader
 from pumpclient.mysql.relay.receiver import RelayReceiver
 from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.source.checks import checked_flavor
 from pumpclient.mysql.source.config import OPTIMISTIC, SourceConfig
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.ddl.execution import Statements

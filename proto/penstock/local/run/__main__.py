@@ -24,6 +24,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -35,15 +36,18 @@ from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 from penstock.local.process import open_local, python_module
 from penstock.local.run.parts import CONSOLE, DRAINER, ETCD, SOURCE, Choice, Part, parts_of
+from penstock.local.run.preflight import Look, downstream_checks, report, sides_of
 from penstock.local.run.supervisor import ENDED, RUNNING, STOPPED, Running, Supervisor
 from penstock.node import command, service
 from penstock.node.output import add_output, show
 from penstock.oracle.client import OracleClient
 from penstock.settings.load import Parser, check_command
 from pumpclient.mysql.protocol.server import address_in
+from pumpclient.mysql.source.state.overrides import table_name
 
 PROG = "penstock run"
 _APP = "app"
+_IGNORED = "ignore-tables"
 _FOLDER = Path("penstock.data")
 _EVERY_S, _EVERY_S_UNWATCHED = 1.0, 10.0
 _ANSWER_S = 2.0
@@ -87,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--etcd-urls", default="", metavar="URLS", help="use this etcd, do not start one"
     )
+    parser.add_argument(
+        "--ignore-table", action="append", default=[], metavar="DB.TABLE",
+        help="leave a table out, as filter.ignore-tables of the source does; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--no-console", action="store_true", help="do not start the console")
     parser.add_argument(
         "--once", action="store_true", help="end when the downstream has everything; compare SQL"
@@ -121,6 +129,7 @@ def _run(asked: argparse.Namespace) -> int:
         raise NeedsOperator(
             "--once needs an upstream server", "leave it out for programs", Code.SETTING_VALUE
         )
+    _ignore(asked.ignore_table, more)
     server = None
     if upstream != _APP:
         password = os.environ.get("PENSTOCK_UPSTREAM_PASSWORD", "")
@@ -144,6 +153,16 @@ def _run(asked: argparse.Namespace) -> int:
                 return command.DONE
             _check(choice)
             return asyncio.run(_supervised(choice, parts, once=asked.once))
+
+
+def _ignore(tables: Sequence[str], more: dict[str, Any]) -> None:
+    """Add tables to the source's filter.ignore-tables, however its keys are spelled."""
+    if tables:
+        rules = more.setdefault(SOURCE, {}).setdefault("filter", {})
+        key = next((key for key in rules if key.replace("_", "-") == _IGNORED), _IGNORED)
+        names = [table_name(each) for each in tables]
+        added = [{"db-name": schema, "tbl-name": table} for schema, table in names]
+        rules[key] = [*rules.get(key, ()), *added]
 
 
 def _with_password(url: str, password: str) -> str:
@@ -196,20 +215,21 @@ def _print_config(choice: Choice, parts: Sequence[Part]) -> None:
 
 
 def _check(choice: Choice) -> None:
-    """Raise `NeedsOperator` if the upstream does not meet a requirement; print each of them."""
-    if choice.upstream is None:
-        return
-    from pumpclient.mysql.source.command import checks_of, load
+    """Print all that both sides lack; raise `NeedsOperator` if something must be met first."""
+    target = target_of(choice.downstream)
+    looks: dict[str, Look] = {f"downstream {target.label}": partial(downstream_checks, target)}
+    if choice.upstream is not None:
+        from pumpclient.mysql.source.checks import checks_of
+        from pumpclient.mysql.source.command import load
 
-    found = checks_of(load([f"--config={choice.folder / 'conf/source.toml'}"]))
-    open_ = [each for each in found if not each.passed]
-    sys.stdout.writelines(f"{each}\n" for each in open_)
-    if any(each.required for each in open_):
-        raise NeedsOperator(
-            "the upstream cannot be replicated from",
-            "see the lines above, and start again",
-            Code.SERVER_SETTING,
-        )
+        settings = load([f"--config={choice.folder / 'conf/source.toml'}"])
+        looks = {f"upstream {choice.upstream}": partial(checks_of, settings), **looks}
+    sys.stdout.write(f"checking {' and '.join(looks)}\n")
+    sys.stdout.flush()
+    text, error = report(sides_of(looks))
+    sys.stdout.write(text)
+    if error is not None:
+        raise error
 
 
 class _Screen:

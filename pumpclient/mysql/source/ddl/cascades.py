@@ -42,8 +42,9 @@ from penstock.ddl.syntax.statements import (
 )
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.node.checks import Check
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.server import Check, Connection, ServerAddress, logs_cascades
+from pumpclient.mysql.protocol.server import Connection, ServerAddress, logs_cascades
 from pumpclient.mysql.rows.table_map import Name
 from pumpclient.mysql.source.config import ACCEPT, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
@@ -120,7 +121,7 @@ def _below_binlog(actions: tuple[str, ...]) -> tuple[str, ...]:
 
 log = logging.getLogger(__name__)
 
-_CHECK = "foreign keys"
+_CHECK, _NONE = "foreign keys", "none changes rows by itself"
 _NAMED_MAX = 10
 _NO_TABLE = 1146
 _WHAT = "by foreign keys the server changes rows that its binlog does not have"
@@ -168,13 +169,15 @@ class Cascades:
         return cls(config.cascades, rules.is_replicated, config.online_ddl.rules(), are_logged)
 
     def checks(self, address: ServerAddress) -> list[Check]:
-        """Return a check for each cascade on the server, or one passed check if there is none."""
+        """Return one check, with the cascades on the server if they are not logged."""
         found = self._on_server(address)
-        if found and self._are_logged():
-            return [Check(_CHECK, True, "the binlog has the rows that they change")]
-        return [
-            Check(_CHECK, False, str(each), _HINT, required=not self._is_accepted) for each in found
-        ] or [Check(_CHECK, True, "none changes rows by itself")]
+        if not found or self._are_logged():
+            which = "the binlog has the rows that they change" if found else _NONE
+            return [Check(_CHECK, True, which)]
+        return [Check(
+            _CHECK, False, f"{len(found)} change rows that the binlog does not have", _HINT,
+            required=not self._is_accepted, names=tuple(map(str, found)),
+        )]  # fmt: skip
 
     def look_at_server(
         self,

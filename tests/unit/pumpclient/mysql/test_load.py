@@ -328,7 +328,7 @@ def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
 def _attempt(state: LoadState, here: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run an attempt of a load into one table, with `here` on the server; return what it did."""
     found: dict[str, Any] = {"said": []}
-    tables = [SimpleNamespace(full_name=("shop", name)) for name in here]
+    tables = [SourceTable("shop", name, "InnoDB", 0) for name in here]
     monkeypatch.setattr(loader, "base_tables", lambda planner: tables)
     monkeypatch.setattr(loader, "views", lambda planner: [])
     monkeypatch.setattr(loader, "check_engines", lambda tables: None)
@@ -339,6 +339,7 @@ def _attempt(state: LoadState, here: list[str], monkeypatch: pytest.MonkeyPatch)
     attempt._options = LoadOptions(translator=cast("Any", translator), into_existing=False)
     attempt._state, attempt._place = state, BinlogPlace("bin.000001", 900)
     attempt._planner = cast("Any", SimpleNamespace(fetch=None))
+    attempt._locks = cast("Any", SimpleNamespace(tables=()))
     monkeypatch.setattr(loader, "write_state", lambda path, state: None)
     attempt._path = Path()
     attempt._say = found["said"].append

@@ -16,7 +16,6 @@ from pumpclient.mysql.protocol.server import (
     ServerIdentity,
     ServerIdTaken,
     identify,
-    judge,
     master_status,
     refusal,
     replica_ids,
@@ -31,6 +30,7 @@ from pumpclient.mysql.protocol.stream import (
     session_statements,
 )
 from pumpclient.mysql.relay.resume import file_after
+from pumpclient.mysql.source.checks import judge
 from tests.kit.fakes.scripted_mysql import UUID, ScriptedMysql, answers, error, event_packet
 from tests.kit.mysql import encoding
 
