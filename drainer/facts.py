@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from penstock.node.logs import Problem
 from penstock.node.metrics import Distribution
@@ -33,6 +34,36 @@ class SkippedFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableCount:
+    """The row changes of a table since it was last among those that are counted."""
+
+    name: str
+    rows: int
+
+
+class TableCounts:
+    """Row changes by table downstream, of the tables that changed last."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        """The table that changed last is at the end."""
+
+    def note(self, name: str, rows: int) -> None:
+        self._rows[name] = self._rows.pop(name, 0) + rows
+        if len(self._rows) > TABLES_MAX:
+            del self._rows[next(iter(self._rows))]
+
+    def facts(self) -> tuple[TableCount, ...]:
+        """Return the tables that changed last, the last one first."""
+        found = islice(reversed(self._rows.items()), _TABLES_SHOWN_MAX)
+        return tuple(TableCount(name=name, rows=rows) for name, rows in found)
+
+
+TABLES_MAX = 1000
+_TABLES_SHOWN_MAX = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressFacts:
     """The position and the totals of the pipeline."""
 
@@ -46,6 +77,7 @@ class ProgressFacts:
     missed_rows: int
     repeated_transactions: int
     last_batch: str
+    tables: tuple[TableCount, ...] = field(metadata=NO_TEXT)
     skipped: SkippedFacts
 
 

@@ -31,7 +31,7 @@ from drainer.apply.strategies import Begins, Prepared, Strategy
 from drainer.ddl.catch_up import CatchUp
 from drainer.ddl.follower import DdlFollower, FollowedDdl
 from drainer.differences import Counts, SkippedTotals
-from drainer.facts import ProgressFacts
+from drainer.facts import ProgressFacts, TableCounts
 from drainer.intake.merger import Merged
 from drainer.planner import AheadStep, DdlStep, LargeStep, Planner, RowsStep, Step
 from drainer.relay_log.log import RelayStage
@@ -391,6 +391,8 @@ class Pipeline:
         assert isinstance(work.step, RowsStep)
         work.step = batch.counted(work.step)
         self.progress.kinds.update(batch.facts.kinds)
+        for name, rows in batch.facts.tables.items():
+            self.progress.tables.note(name, rows)
         return work.step.rows > 0
 
 
@@ -450,6 +452,8 @@ class Progress:
     """The seconds that each partition of the last batch took, in mode parallel."""
     kinds: Counter[int] = field(default_factory=Counter)
     """Row changes by their kind, of all started batches."""
+    tables: TableCounts = field(default_factory=TableCounts)
+    """The same by table, without large transactions."""
     on_commit: Callable[[Step, float], None] = _nothing
     """Called with each step that is now downstream, and the seconds it took."""
     waits_for: Callable[[], str] = str
@@ -468,6 +472,7 @@ class Progress:
 
     def begun(self, tables: Sequence[TableRows]) -> None:
         for table in tables:
+            self.tables.note(table.name, len(table.rows))
             for kind in MutationType:
                 self.kinds[kind] += table.kinds.count(kind)
 
@@ -505,5 +510,6 @@ class Progress:
             repeated_transactions=self.repeated,
             last_batch=f"{self.last_rows} rows, generated in {self.generate_s * 1e3:.0f} ms, "
             f"committed in {self.commit_s * 1e3:.0f} ms",
+            tables=self.tables.facts(),
             skipped=self.skipped.facts(),
         )

@@ -217,11 +217,17 @@ class Facts:
     rows: int = 0
     kinds: dict[int, int] = field(default_factory=dict)
     """Changes by their `MutationType`."""
+    tables: dict[str, int] = field(default_factory=dict)
+    """Changes by their table downstream."""
     skipped: Counts = field(default_factory=Counts)
 
     def __add__(self, other: Facts) -> Facts:
-        kinds = Counter(self.kinds) + Counter(other.kinds)
-        return Facts(rows=self.rows + other.rows, kinds=kinds, skipped=self.skipped + other.skipped)
+        return Facts(
+            rows=self.rows + other.rows,
+            kinds=Counter(self.kinds) + Counter(other.kinds),
+            tables=Counter(self.tables) + Counter(other.tables),
+            skipped=self.skipped + other.skipped,
+        )
 
 
 class Away(Exception):
@@ -242,7 +248,8 @@ def encode_messages(made: Sequence[Messages], facts: Facts) -> bytes:
 
 
 def _encoded(kind: bytes, facts: Facts, more: dict[str, Any], parts: Sequence[bytes]) -> bytes:
-    seen = {"rows": facts.rows, "kinds": facts.kinds, "skipped": to_lists(facts.skipped)}
+    seen = {"rows": facts.rows, "kinds": facts.kinds, "tables": facts.tables}
+    seen["skipped"] = to_lists(facts.skipped)
     header = json.dumps(seen | more | {"parts": list(map(len, parts))}).encode()
     return b"".join([kind, _LENGTH.pack(len(header)), header, *parts])
 
@@ -370,12 +377,14 @@ def _read(
 ) -> Facts:
     """Use the changes of merged binlogs, batch after batch, each with one version of a table."""
     collector, kinds, skipped = Collector(), Counter[int](), Counts()
+    by_table = Counter[str]()
     ignored = set(unit.ignored)
 
     def end() -> None:
         tables = collector.tables()
         skipped.update(collector.skipped)
         for table in tables:
+            by_table[table.name] += len(table.rows)
             for kind in MutationType:
                 kinds[kind] += table.kinds.count(kind)
         stamps, starts = collector.commit_ts, collector.starts
@@ -392,7 +401,8 @@ def _read(
             collector = Collector()
         collector.add(changes, len(payload), ts, TransactionStart(binlog.start_ts))
     end()
-    return Facts(rows=kinds.total(), kinds=dict(kinds), skipped=skipped)
+    tables = dict(by_table)
+    return Facts(rows=kinds.total(), kinds=dict(kinds), tables=tables, skipped=skipped)
 
 
 def _sql(run: Batch, unit: FetchUnit, touched: list[Digests] | None) -> Made:

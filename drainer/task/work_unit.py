@@ -137,6 +137,10 @@ class TableRows:
     rows: pa.Array
     transactions: Any = None
 
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table.name}"
+
     def kind_array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if isinstance(self.kinds, bytes | bytearray | memoryview):
             kinds = np.frombuffer(self.kinds, np.uint8)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from drainer.__main__ import main as drainer_main
 from drainer.spark.jvm import use_java
 from penstock.local.cluster import Cluster
 from pumpclient import PumpClient
@@ -35,10 +34,6 @@ class Shop:
         for _ in range(transactions):
             with self.client.begin("shop") as txn:
                 txn.insert("orders", {"id": next(self._ids), "what": "a bolt"})
-
-    def ddl_command(self, *words: str) -> int:
-        at = ["--etcd-urls", self.cluster.etcd.url, "--sink", self.cluster.sink_url]
-        return drainer_main(["ddl", *words, *at, "--data-dir", str(self.home / "drainer-1")])
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +146,8 @@ def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown
 
 
 @pytest.mark.thorough
-def test_a_ddl_that_stops_the_drainer_is_shown_with_the_choices_until_one_is_made(
-    shop: Shop, browser: Chromium
+def test_a_ddl_that_stops_the_drainer_is_decided_on_the_page(
+    shop: Shop, console: ConsoleProcess, browser: Chromium
 ) -> None:
     columns = "(id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2"
     shop.client.execute_ddl(f"CREATE TABLE shop.`{HOSTILE}` {columns}")
@@ -166,11 +161,46 @@ def test_a_ddl_that_stops_the_drainer_is_shown_with_the_choices_until_one_is_mad
         browser.show(PHONE)
         assert barriers(browser) == []
         assert browser.ask("document.documentElement.scrollWidth") <= PHONE.width
-        assert shop.ddl_command("skip", str(ts)) == 0
-        shop.cluster.drainer.wait()
-        shop.cluster.drainer.start()
-        sees(browser, "All is well", STARTED_S)
-        sees(browser, "1 ddls")
+    browser.show(DESKTOP)
+    log_in(browser, console)
+    browser.click("a[href='/decide/drainer%20drainer-1/3']")
+    sees(browser, "This command is run here")
+    sees(browser, f"penstock drainer ddl skip {ts}")
+    assert barriers(browser) == []
+    browser.click("button.danger")
+    sees(browser, "Decided", STARTED_S)
+    sees(browser, "changed in the checkpoint of sqlite")
+    shop.cluster.drainer.wait()
+    shop.cluster.drainer.start()
+    sees(browser, "All is well", STARTED_S)
+    sees(browser, "1 ddls")
+
+
+@pytest.mark.thorough
+def test_who_has_the_token_sees_the_last_changes_of_a_table(
+    shop: Shop, console: ConsoleProcess, browser: Chromium
+) -> None:
+    shop.sell()
+    with shop.client.begin("shop") as txn:
+        txn.insert("orders", {"id": 10**6, "what": HOSTILE * 20})
+    with shop.client.begin("shop") as txn:
+        txn.update("orders", {"id": 10**6, "what": HOSTILE * 20}, {"what": "new"})
+    log_in(browser, console)
+    sees(browser, "shop.orders")
+    browser.click("a[href='/changes?table=shop.orders']")
+    sees(browser, "Last changes")
+    browser.until("document.querySelectorAll('tr.update ins').length === 1")
+    assert browser.ask("document.querySelectorAll('tr.insert').length") >= 20
+    sees(browser, HOSTILE)
+    sees(browser, "characters)")
+    assert browser.ask("typeof hacked") == "undefined"
+    for size in (DESKTOP, PHONE):
+        browser.show(size)
+        assert barriers(browser) == []
+        assert browser.ask("document.documentElement.scrollWidth") <= size.width
+    browser.open(f"{console.url}changes?table=nonsense")
+    sees(browser, "no table")
+    assert barriers(browser) == []
 
 
 @pytest.mark.thorough

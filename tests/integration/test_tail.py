@@ -70,3 +70,24 @@ def test_an_argument_that_cannot_be_is_refused(arguments: tuple[str, ...], probl
     refused = tail("127.0.0.1:1", *arguments)
     assert refused.returncode == 2
     assert problem.replace("shop.*", "schema.*") in refused.stderr
+
+
+def test_a_past_stretch_ends_by_itself_and_shows_long_values_by_their_beginning(
+    etcd_with_changes: str,
+) -> None:
+    with PumpClient.connect(etcd_with_changes) as client:
+        client.execute_ddl("CREATE TABLE shop.notes (id INT PRIMARY KEY, text TEXT, data BLOB)")
+        with client.begin("shop") as txn:
+            txn.insert("notes", {"id": 1, "text": "é" * 50, "data": b"\xff" * 50})
+            txn.insert("notes", {"id": 2, "text": "short", "data": b"\x00"})
+    chosen = ("--after", "beginning", "--until", "now", "--table", "shop.notes", "--cut", "8")
+    shown = tail(etcd_with_changes, *chosen, "-o", "json")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    rows = [json.loads(line) for line in shown.stdout.splitlines() if '"insert"' in line]
+    assert [each["after"] for each in rows] == [
+        {"id": 1, "text": "éééééééé… (50 characters)", "data": "0xffffffff… (50 bytes)"},
+        {"id": 2, "text": "short", "data": "0x00"},
+    ]
+    before = tail(etcd_with_changes, *chosen[:3], str(rows[0]["commit_ts"] - 1), *chosen[4:])
+    assert "notes id=" not in before.stdout
+    assert tail(etcd_with_changes, "--until", "soon").returncode == 2

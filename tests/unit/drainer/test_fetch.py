@@ -216,7 +216,8 @@ def test_a_task_that_fetches_from_three_pumps_makes_the_sql_that_the_driver_s_wa
         answer = fetcher().answer(unit(addresses, STAMPS).encode())
     assert sql(answer) == through_the_driver(STAMPS)
     _, facts = decode_made(answer)
-    assert facts.rows == sum(facts.kinds.values()) > 50
+    assert facts.rows == sum(facts.kinds.values()) == sum(facts.tables.values()) > 50
+    assert len(facts.tables) > 1
 
 
 def test_a_task_that_commits_keeps_the_sql_and_sends_only_the_last_statements(
@@ -303,6 +304,7 @@ async def test_tasks_share_a_large_batch_by_runs_of_transactions_and_make_the_sa
         dispatcher: Any = tasks
         answers = await batch.messages(dispatcher, encoding, 3)
         assert batch.facts.rows == step.rows == sum(batch.facts.kinds.values())
+        assert sum(batch.facts.tables.values()) == step.rows
         return lines(format_, chain(*answers))
 
     expected = lines(format_, encoded_messages(event_units(held, encoding, 1)[0]))

@@ -54,6 +54,7 @@ from penstock.ctl.console.views import (
     PumpNode,
     Skipped,
     SourceNode,
+    TableRate,
 )
 from penstock.ts import compose, physical_ms
 
@@ -63,6 +64,7 @@ _STARTING_S: Final = 90.0
 _LOADING_MAX: Final = 8
 _AT: Final = re.compile(r" --(?:config|status-addr)=(?:'[^']*'|\S+)")
 _PROBLEMS_MAX: Final = 30
+_TABLES_MAX: Final = 20
 _LAST_HEARTBEAT_S: Final = 5.0
 """A Drainer's entry is written at most this long after its last word."""
 
@@ -95,6 +97,7 @@ def state_of(seen: Observation, chronicle: Chronicle, now_s: float) -> ClusterSt
         programs=sum(not writer.startswith(owners) for writer in listing.writers),
         offline=[n.node_id for n in (*listing.pumps, *listing.drainers) if _has_left(n)],
         purge_waits_for=_purge_waits_for(listing, seen.now_s),
+        tables=_tables(seen),
         skipped=list(_skipped(seen)),
         unheard=[
             name
@@ -361,6 +364,18 @@ def _purge_waits_for(listing: Listing, now_s: float) -> str:
         f" {wording.moment(at_s)} UTC, {wording.ago(at_s, now_s)}. What is before that goes once it"
         " is older than gc-days."
     )
+
+
+def _tables(seen: Observation) -> list[TableRate]:
+    found = []
+    for (kind, name), answer in sorted(seen.answers.items()):
+        rates = {} if answer.problem else seen.table_rates.get(name, {})
+        for each in listed(_facts(answer), "tables") if kind == DRAINER else ():
+            table, rows = text(each, "name"), number(each, "rows")
+            if rows is not None:
+                rate = rates.get(table)
+                found.append(TableRate(drainer=name, name=table, rows=rows, rows_per_s=rate))
+    return sorted(found, key=lambda each: -(each.rows_per_s or 0.0))[:_TABLES_MAX]
 
 
 def _skipped(seen: Observation) -> Iterator[Skipped]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -83,6 +84,8 @@ class Observation:
     answers: Mapping[Named, Answer] = field(default_factory=dict)
     flags: str = ""
     """The options with which a command finds this cluster."""
+    table_rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Rows per second of each table, by Drainer."""
 
 
 # --- facts ---------------------------------------------------------------------------------------
@@ -141,6 +144,32 @@ def listed(facts: Facts, name: str) -> Iterator[Facts]:
             yield each
 
 
+class Rates:
+    """The rates of many counters over the last seconds; a counter that falls starts again."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, Mapping[str, float]]] = deque()
+
+    def note(self, at_s: float, counts: Mapping[str, float]) -> None:
+        """Record all counters of this time; times must not decrease."""
+        self._seen.append((at_s, counts))
+        while len(self._seen) > 2 and self._seen[1][0] <= at_s - _RATES_S:
+            self._seen.popleft()
+
+    def now(self) -> dict[str, float]:
+        """Return the rate in 1/s of each counter that was seen before."""
+        if not self._seen:
+            return {}
+        end_s, counts = self._seen[-1]
+        found = {}
+        for name, count in counts.items():
+            first = next(((s, c[name]) for s, c in self._seen if c.get(name, math.inf) <= count))
+            if end_s > first[0]:
+                found[name] = (count - first[1]) / (end_s - first[0])
+        return found
+
+
+_RATES_S: Final = 10.0
 STEP_S: Final = 5.0
 SLOTS: Final = 720
 SPAN_S: Final = STEP_S * SLOTS

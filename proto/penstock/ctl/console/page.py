@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -36,8 +36,9 @@ from markupsafe import Markup, escape
 from penstock import __version__
 from penstock.ctl.console import wording
 from penstock.ctl.console.access import Offer
-from penstock.ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM, Chronicle
-from penstock.ctl.console.views import ClusterState, Level, Loading, PumpNode, Skipped
+from penstock.ctl.console.children import CHANGES_MAX, SPANS_S, Decision, decision_of
+from penstock.ctl.console.observation import DRAINER, PUMP, SOURCE, STREAM, Chronicle, text, within
+from penstock.ctl.console.views import ClusterState, Concern, Level, Loading, PumpNode, Skipped
 
 _MOMENT: Final = re.compile(
     r"(since )?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))", re.ASCII
@@ -58,14 +59,14 @@ def _clean(value: object) -> object:
     return "" if value is None else value
 
 
-def _worded(text: str, now_s: float) -> Markup:
+def _worded(said: str, now_s: float) -> Markup:
     """Return a node's words for a reader: errors in plain words, times as their age."""
     parts, end = [], 0
-    text = wording.plain(text)
-    for found in _MOMENT.finditer(text):
-        parts += [escape(text[end : found.start()]), _time(found, now_s)]
+    said = wording.plain(said)
+    for found in _MOMENT.finditer(said):
+        parts += [escape(said[end : found.start()]), _time(found, now_s)]
         end = found.end()
-    return Markup("").join([*parts, escape(text[end:])])
+    return Markup("").join([*parts, escape(said[end:])])
 
 
 def _time(found: re.Match[str], now_s: float) -> Markup:
@@ -85,6 +86,7 @@ def _aged(at_s: float, now_s: float, words: str = "") -> Markup:
     )
 
 
+_QUOTED: Final = partial(quote, safe="", errors="replace")
 _ENVIRONMENT: Final = Environment(
     loader=PackageLoader("penstock.ctl.console"),
     autoescape=True,
@@ -105,7 +107,7 @@ _ENVIRONMENT.filters.update(
     percent=wording.percent,
     worded=_worded,
     aged=_aged,
-    path=partial(quote, safe=""),
+    path=_QUOTED,
 )
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 58, 390, 12, 152
@@ -319,6 +321,7 @@ def _straight(state: ClusterState) -> Iterable[_Pipe]:
 
 ACTIONS: Final = "actions"
 _SHOWN_MAX: Final = 50
+_COLUMNS_MAX: Final = 30
 
 
 class Viewer(NamedTuple):
@@ -337,22 +340,50 @@ class Notice(NamedTuple):
     outcome: str
 
 
-def fragments(state: ClusterState, chronicle: Chronicle, now_s: float) -> dict[str, Markup]:
+NO_OUTCOMES: Final[Mapping[str, Notice]] = {}
+
+
+def fragments(
+    state: ClusterState, chronicle: Chronicle, now_s: float, *, reads_rows: bool = False
+) -> dict[str, Markup]:
+    """Return all fragments but the actions; with `reads_rows` tables lead to their last changes."""
     level, words = _headline(state)
     lags = [drainer.lag_s for drainer in state.drainers if drainer.lag_s is not None]
     waiting = Markup('<p class="empty">etcd has not said yet which nodes there are.</p>')
     return {
         "headline": draw("fragments", "headline", level=level, words=words),
         "lag": escape(f"downstream {wording.duration(max(lags))} behind" if lags else ""),
-        "concerns": draw("fragments", "concerns", concerns=state.concerns, now_s=state.now_s),
+        "concerns": concerns(state),
         "stream": picture(state) if state.is_known else waiting,
         "plots": _plots(state, chronicle, now_s),
         "disk": draw("fragments", "disk", state=state, bars=[*map(_volume, state.pumps)]),
         "sources": draw("fragments", "sources", sources=_with_bars(state), now_s=state.now_s),
+        "tables": _tables(state, reads_rows=reads_rows),
         "skipped": _skipped(state.skipped, state.unheard),
         "problems": draw("fragments", "problems", problems=state.problems, now_s=state.now_s),
         "moment": escape(f"as of {wording.clock(state.now_s)} UTC"),
     }
+
+
+def concerns(
+    state: ClusterState, outcomes: Mapping[str, Notice] = NO_OUTCOMES, *, may_act: bool = False
+) -> Markup:
+    """Return the cards; with the outcome of a decision by `decision_key`, and links to decide."""
+    shown = []
+    for each in state.concerns:
+        place = _QUOTED(each.subject)
+        ways = [
+            (one, f"{place}/{number}" if may_act and decision_of(one) else "")
+            for number, one in enumerate((*each.commands, *each.choices))
+        ]
+        begin = len(each.commands)
+        shown.append((each, ways[:begin], ways[begin:], outcomes.get(decision_key(each))))
+    return draw("fragments", "concerns", concerns=shown, now_s=state.now_s)
+
+
+def decision_key(concern: Concern) -> str:
+    """Return a name for a problem that needs a decision; the next problem has another one."""
+    return "\n".join([concern.subject, *(each.command for each in concern.choices)])
 
 
 def actions(offered: Iterable[Offer], notices: Iterable[Notice], now_s: float) -> Markup:
@@ -365,12 +396,54 @@ def document(
     return draw("page", "document", parts=parts, viewer=viewer, cluster=cluster, began_s=began_s)
 
 
-def message(title: str, text: str, hint: str = "") -> Markup:
-    return draw("page", "message", title=title, text=text, hint=hint)
+def message(title: str, about: str, hint: str = "") -> Markup:
+    return draw("page", "message", title=title, text=about, hint=hint)
 
 
 def login(problem: str = "") -> Markup:
     return draw("page", "login", problem=problem)
+
+
+def decision(asked: Decision, title: str, viewer: Viewer, problem: str = "") -> Markup:
+    return draw("page", "decision", asked=asked, title=title, viewer=viewer, problem=problem)
+
+
+def changes(
+    asked: Mapping[str, str], found: Sequence[Mapping[str, Any]] | None, problem: str, now_s: float
+) -> Markup:
+    """Return the page with the last changes of a table; `found` is None before it was asked."""
+    rows = [_change(each) for each in found or ()]
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    return draw(
+        "changes", "page", asked=asked, rows=rows, names=[*names][:_COLUMNS_MAX],
+        more=max(0, len(names) - _COLUMNS_MAX), problem=problem, now_s=now_s,
+        is_asked=found is not None, spans=SPANS_S, count_max=CHANGES_MAX,
+    )  # fmt: skip
+
+
+class Change(NamedTuple):
+    """A change in a table: of each column the old value, if it changed, and the value."""
+
+    at: str
+    kind: str
+    values: Mapping[str, tuple[str | None, str | None]]
+    query: str = ""
+
+
+def _change(line: Mapping[str, Any]) -> Change:
+    """Read a line of penstock tail; another version's is read as far as it is understood."""
+    before, after = within(line, "before"), within(line, "after")
+    kind = text(line, "kind")
+    values = {}
+    for name, value in (after or before).items():
+        was = before.get(name)
+        has_changed = kind == "update" and was != value
+        values[str(name)] = (_value(was) if has_changed else None, _value(value))
+    return Change(text(line, "committed_at"), kind, values, text(line, "query"))
+
+
+def _value(value: object) -> str:
+    return "NULL" if value is None else str(value)
 
 
 def confirmation(offer: Offer, viewer: Viewer, flags: str) -> Markup:
@@ -434,6 +507,16 @@ def _volume(pump: PumpNode) -> tuple[str, Markup] | None:
         f" {wording.size(least)} free"
     )
     return words, bar([("kept", kept), ("free", free)], least, f"{pump.name}: {words}")
+
+
+def _tables(state: ClusterState, *, reads_rows: bool) -> Markup:
+    most = max((each.rows_per_s or 0.0 for each in state.tables), default=0.0)
+    shown = []
+    for each in state.tables:
+        words = f"{wording.rate(each.rows_per_s)}, {each.rows:,.0f} rows so far"
+        parts = [("left", each.rows_per_s or 0.0), ("rest", most - (each.rows_per_s or 0.0))]
+        shown.append((each, words, bar(parts, None, f"{each.name}: {words}") if most else ""))
+    return draw("fragments", "tables", shown=shown, reads_rows=reads_rows)
 
 
 def _with_bars(state: ClusterState) -> list[tuple[object, list[tuple[Loading, str, Markup]]]]:

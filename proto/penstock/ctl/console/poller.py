@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -38,6 +39,7 @@ from penstock.ctl.console.observation import (
     Listing,
     Named,
     Observation,
+    Rates,
     SourceEntry,
     drainer_lag_s,
     listed,
@@ -103,6 +105,7 @@ class Poller:
         self._answers: dict[Named, Answer] = {}
         self._tasks: dict[tuple[Named, str], asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._rates: dict[str, Rates] = defaultdict(Rates)
         self.chronicle = Chronicle(time.monotonic())
         self.changed = asyncio.Event()
 
@@ -114,6 +117,7 @@ class Poller:
             etcd_silent_since_s=self._silent_since_s,
             answers=dict(self._answers),
             flags=self._flags,
+            table_rates={name: rates.now() for name, rates in self._rates.items()},
         )
 
     async def run(self) -> None:
@@ -155,6 +159,7 @@ class Poller:
         known = named(self._listing)  # The last word of a stopped node is kept.
         for node in [node for node in self._answers if node not in known]:
             del self._answers[node]
+            self._rates.pop(node[1], None)
 
     async def _keep_asking(self, node: Named, address: str) -> None:
         kind, name = node
@@ -194,6 +199,8 @@ class Poller:
         now_s, label = time.monotonic(), f"{kind} {name}"
         if kind == DRAINER:
             self.chronicle.gauge(label, "lag_s", now_s, drainer_lag_s(facts))
+            tables = {text(t, "name"): number(t, "rows") for t in listed(facts, "tables")}
+            self._rates[name].note(now_s, {t: n for t, n in tables.items() if n is not None})
         if kind == SOURCE:
             behind_s = number(facts, "seconds_behind")
             self.chronicle.gauge(label, "seconds_behind", now_s, behind_s)

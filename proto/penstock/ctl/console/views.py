@@ -209,6 +209,16 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableRate:
+    """A table downstream; the rate is not known at first."""
+
+    drainer: str
+    name: str
+    rows: float
+    rows_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProblem:
     """A warning or error in a node's log."""
 
@@ -233,6 +243,8 @@ class ClusterState:
     offline: Sequence[str] = ()
     """Nodes that have left."""
     purge_waits_for: str = ""
+    tables: Sequence[TableRate] = ()
+    """The tables with the highest rates, and then those that changed last."""
     skipped: Sequence[Skipped] = ()
     unheard: Sequence[str] = ()
     """Drainers and sources that have not reported yet which rows they skip."""

@@ -3,6 +3,8 @@
     GET  /                    the page                 GET  /live      the changes, as events
     GET  /static/FILE         style, script, icon      GET  /login     POST /login, /logout
     GET  /do/VERB/NODE        the consequences         POST /do/VERB/NODE   do it
+    GET  /decide/OF/NUMBER    the consequences         POST /decide/OF/NUMBER   carry it out
+    GET  /changes             a table's last changes, for users who have logged in
     GET  /healthz             the process answers      GET  /readyz         etcd answers, too
 
 Everything comes from here: the policy in each answer forbids any other origin, inline scripts and
@@ -27,7 +29,7 @@ from aiohttp import web
 from markupsafe import Markup
 
 from penstock.codes import Code
-from penstock.ctl.console import page
+from penstock.ctl.console import page, wording
 from penstock.ctl.console.access import (
     COOKIE,
     SESSION_S,
@@ -41,10 +43,11 @@ from penstock.ctl.console.access import (
     is_of,
     offers,
 )
+from penstock.ctl.console.children import SPANS_S, Children, Decision, decision_of
 from penstock.ctl.console.cluster_state import state_of
 from penstock.ctl.console.page import ACTIONS, Notice, Viewer
 from penstock.ctl.console.poller import Poller
-from penstock.ctl.console.views import ClusterState
+from penstock.ctl.console.views import ClusterState, Concern
 from penstock.ctl.nodes import etcd_tls_of, tls_of
 from penstock.errors import NeedsOperator, PenstockError, coded
 from penstock.node import service
@@ -103,7 +106,10 @@ class Console:
         self._began_s = time.time()
         self._notices: deque[Notice] = deque(maxlen=_NOTICES_MAX)
         self._parts: dict[str, Markup] = {}
-        self._actions = Markup()
+        self._acting_parts: dict[str, Markup] = {}
+        """Fragments that users who may act see instead."""
+        self._outcomes: dict[str, Notice] = {}
+        self._children = Children()
         self._turn = asyncio.Condition()
         self._viewers = 0
         self._is_ending = False
@@ -126,6 +132,9 @@ class Console:
                 web.post("/logout", self._logout),
                 web.get("/do/{verb}/{node}", self._confirm),
                 web.post("/do/{verb}/{node}", self._do),
+                web.get("/decide/{subject}/{number}", self._decide),
+                web.post("/decide/{subject}/{number}", self._decide),
+                web.get("/changes", self._changes),
             ]
         )
         return app
@@ -150,8 +159,15 @@ class Console:
 
     async def _renew(self) -> None:
         state = self._state()
-        self._parts = page.fragments(state, self._poller.chronicle, time.monotonic())
-        self._actions = page.actions(offers(state), reversed(self._notices), state.now_s)
+        chronicle, has_token = self._poller.chronicle, self._access.has_token
+        self._parts = page.fragments(state, chronicle, time.monotonic(), reads_rows=has_token)
+        known = set(map(page.decision_key, state.concerns))
+        self._outcomes = {key: each for key, each in self._outcomes.items() if key in known}
+        notices = reversed(self._notices)
+        self._acting_parts = {
+            ACTIONS: page.actions(offers(state), notices, state.now_s),
+            "concerns": page.concerns(state, self._outcomes, may_act=True),
+        }
         async with self._turn:
             self._turn.notify_all()
 
@@ -201,7 +217,7 @@ class Console:
                 continue
 
     def _seen_by(self, viewer: Viewer) -> dict[str, Markup]:
-        return {**self._parts, ACTIONS: self._actions} if viewer.may_act else self._parts
+        return {**self._parts, **self._acting_parts} if viewer.may_act else self._parts
 
     # Login, and requests of users who may act.
 
@@ -261,6 +277,53 @@ class Console:
         self._notices.append(Notice(time.time(), what, outcome))
         return _to_the_page()
 
+    async def _decide(self, request: web.Request) -> web.StreamResponse:
+        viewer, form = self._viewer(request), await request.post()
+        if request.method == "POST":
+            await self._acting(request)
+        elif not viewer.may_act:
+            raise web.HTTPSeeOther("/login" if self._access.has_token else "/")
+        concern, decision = self._decision(request)
+        if request.method != "POST":
+            return _html(page.decision(decision, concern.title, viewer))
+        command, sql = decision.choice.command, str(form.get("sql", ""))
+        if form.get("command") != command:
+            raise _stale(command)
+        log.warning("%s, asked for from %s: %r", command, request.remote, sql)
+        try:
+            said = await self._children.decide(decision, sql)
+        except NeedsOperator as error:
+            self._notices.append(Notice(time.time(), decision.verb, f"refused: {error.problem}"))
+            shown = page.decision(decision, concern.title, viewer, wording.plain(str(error)))
+            return _html(shown, status=409)
+        notice = Notice(time.time(), decision.verb, said)
+        self._notices.append(notice)
+        self._outcomes[page.decision_key(concern)] = notice
+        return _to_the_page()
+
+    def _decision(self, request: web.Request) -> tuple[Concern, Decision]:
+        """Return what is asked for; raise `NeedsOperator` if it cannot be decided now."""
+        subject, number = request.match_info["subject"], request.match_info["number"]
+        for concern in self._state().concerns:
+            ways = [*concern.commands, *concern.choices]
+            if concern.subject == subject and number.isdecimal() and int(number) < len(ways):
+                decision = decision_of(ways[int(number)])
+                if decision is not None:
+                    return concern, decision
+        raise _stale(f"a decision about {subject}")
+
+    async def _changes(self, request: web.Request) -> web.StreamResponse:
+        if not self._viewer(request).may_act:
+            raise web.HTTPSeeOther("/login" if self._access.has_token else "/")
+        asked = {"table": request.query.get("table", ""), "since": request.query.get("since", "")}
+        span_s = SPANS_S.get(asked["since"], next(iter(SPANS_S.values())))
+        now_s, found, problem = time.time(), None, ""
+        if asked["table"]:
+            log.info("changes of %r are read, from %s", asked["table"], request.remote)
+            reading = self._children.changes(asked["table"], span_s, now_s, self._arguments)
+            found, problem = await reading
+        return _html(page.changes(asked, found, problem, now_s))
+
     def _offer(self, request: web.Request) -> Offer:
         asked = request.match_info
         return find(self._state(), asked["verb"], asked["node"])
@@ -310,6 +373,12 @@ class Console:
                 raise _Refused(
                     403, "Not with this certificate", "cert-allowed-cn does not list its name."
                 )
+
+
+def _stale(what: str) -> NeedsOperator:
+    return NeedsOperator(
+        f"{what} cannot be done now", "look at the page again: states change", Code.NODE_STATE
+    )
 
 
 class _Refused(Exception):
