@@ -52,7 +52,7 @@ from penstock.settings.setting import did_you_mean
 
 _ARGUMENTS = {"list": 0, TRACK: 1, REPLACE: 2, SKIP: 1, "undo": 1}
 _SHOWN_MAX = 20
-_SINK_S_MAX = 10.0
+_SINK_S_MAX = 3.0
 _BUSY_S_MAX = 10.0
 _BUSY_PAUSE_S = 0.1
 """The first pause; each later pause is twice as long, because a try reads the whole DDL history."""

@@ -70,8 +70,8 @@ class Front:
             self.port = security.add_port(self._server, config.addr)
         except RuntimeError as error:
             raise NeedsOperator(
-                f"cannot listen on {config.addr}: {error}",
-                "choose another --addr",
+                f"cannot listen on {config.addr}: it is in use, or not an address of this machine",
+                "is another process there? choose another --addr",
                 Code.ADDRESS_TAKEN,
             ) from error
         self._role: Role | None = None

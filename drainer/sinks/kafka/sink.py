@@ -347,7 +347,8 @@ class KafkaSink(RetryingSink, EventSink):
         if found is not None:
             raise found from error
         self._topics.forget()
-        return fault.str()
+        away = fault.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+        return f"{fault.str()} (start it, or correct its address)" if away else fault.str()
 
 
 def _headers(commit_ts: int, start: TransactionStart | None) -> RecordHeaders:

@@ -160,7 +160,7 @@ class Topics:
         return found
 
     def _there(self, admin: AdminClient) -> Mapping[str, int]:
-        found = admin.list_topics(timeout=TIMEOUT_S).topics
+        found = admin.list_topics(timeout=TIMEOUT_S / 2).topics
         return {name: len(each.partitions) for name, each in found.items() if each.error is None}
 
     def _create(self, names: list[str], admin: AdminClient) -> None:

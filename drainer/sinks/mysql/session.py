@@ -52,7 +52,14 @@ from drainer.sinks.protocol import Refused
 from drainer.task.row_changes import MARK_SCHEMA, MARK_TABLE
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.security.databases import CERTIFICATE_HINT, MISMATCH, MISMATCH_HINT, SqlTls
+from penstock.security.databases import (
+    AWAY_HINT,
+    CERTIFICATE_HINT,
+    MISMATCH,
+    MISMATCH_HINT,
+    UNREACHED,
+    SqlTls,
+)
 
 TIDB_VARIABLES = (
     ("allow_auto_random_explicit_insert", "1"),
@@ -131,7 +138,8 @@ _WRITE_ERRORS = {3, ER.CANT_CREATE_FILE, ER.CANT_CREATE_TABLE, ER.ERROR_ON_WRITE
 _NO_SPACE = re.compile(r"no space left|quota exceeded|error 28\b", re.IGNORECASE)
 """The cause of a write error, such as of a transaction's temporary file, that room can end."""
 
-_CONNECT_TIMEOUT_S = 10
+_CONNECT_TIMEOUT_S = 5
+"""For the connection, and for each answer until the login is done."""
 _PACKET_SPARE_BYTES = 1024
 
 OWN_ENGINE = "ENGINE=InnoDB"
@@ -238,10 +246,7 @@ class MysqlSession:
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            connection: Connection = _MarkingConnection(
-                **connect_options(self._target), client_flag=CLIENT.FOUND_ROWS
-            )
-            self._connection = connection
+            self._connection = connection = _logged_in(connect_options(self._target))
             sock = connection._sock
             # Detect within a minute that the server's machine is gone; statements may take hours.
             if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -292,6 +297,19 @@ class MysqlSession:
         if connection is not None:
             with contextlib.suppress(pymysql.err.MySQLError, OSError):
                 connection.close()
+
+
+def _logged_in(options: dict[str, Any]) -> Connection:
+    limits = {**options, "read_timeout": _CONNECT_TIMEOUT_S}
+    try:
+        connection: Connection = _MarkingConnection(**limits, client_flag=CLIENT.FOUND_ROWS)
+    except pymysql.err.OperationalError as error:
+        number, *text = error.args
+        if number not in UNREACHED:
+            raise
+        raise type(error)(number, f"{', '.join(map(str, text))} ({AWAY_HINT})") from error
+    connection._read_timeout = options.get("read_timeout")
+    return connection
 
 
 def connect_options(target: MysqlTarget) -> dict[str, Any]:

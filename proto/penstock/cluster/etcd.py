@@ -66,7 +66,10 @@ _CHANNEL_OPTIONS = [
 _REFUSALS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _LOGIN_REFUSED = ("user name is empty", "authentication failed")
 """etcd's texts, as INVALID_ARGUMENT, for a call without a token, and for a wrong password."""
-_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_AWAY = (
+    grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNIMPLEMENTED,  # Another program than etcd answers.
+)  # fmt: skip
 AWAY_HINT = "start etcd, or correct etcd-urls"
 """The remedy for an etcd that does not answer, the same for every node, command and writer."""
 _RETRY_S_MIN = 0.1

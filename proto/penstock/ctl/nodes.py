@@ -381,7 +381,8 @@ def error_of(address: str, error: Any) -> PenstockError:
     if "Socket closed" in error.details():
         what += "; if it wants TLS, give --ssl-ca, and maybe --ssl-cert and --ssl-key"
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Retryable(f"{what}; if it does not run, start it", Code.NODE_AWAY)
+        hint = "if it does not run, start it; otherwise check its address"
+        return Retryable(f"{what}; {hint}", Code.NODE_AWAY)
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return OtherKind(
             what, hint="is it another kind of node, or another version?", code=Code.NODE_OTHER

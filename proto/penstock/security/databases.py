@@ -24,6 +24,9 @@ MISMATCH_HINT = (
     'connect by a name that the certificate holds, or set ssl-verify = "ca": the certificates that'
     " MySQL makes for itself hold none, and their CA is checked all the same"
 )
+UNREACHED = frozenset({2002, 2003, 2005, 2006, 2013})
+"""PyMySQL's errors, while it connects, for no server, or one that does not answer."""
+AWAY_HINT = "start the server, or correct its host and port"
 CERTIFICATE_HINT = "TLS failed: check the certificates, their names and dates"
 
 

@@ -417,7 +417,11 @@ def _number(kind: Any, name: str, value: str | int | float) -> Any:
         return kind(duration_s(value))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value!r} is not a number")
-    number = kind(value)
+    try:
+        number = kind(value)
+    except ValueError as error:
+        whole = "whole " if kind is int else ""
+        raise ValueError(f"{value!r} is not a {whole}number") from error
     # Text is not compared with its float: a commit_ts has more digits than that can hold.
     if isinstance(value, float) and number != value:
         raise ValueError(f"{value!r} is not a whole number")

@@ -19,9 +19,11 @@ import pymysql
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.security.databases import (
+    AWAY_HINT,
     CERTIFICATE_HINT,
     MISMATCH,
     MISMATCH_HINT,
+    UNREACHED,
     PasswordFile,
     SqlTls,
 )
@@ -182,7 +184,8 @@ class ServerAddress:
     user: str = ""
     password: str = field(default="", repr=False)
     tls: SqlTls | None = None
-    connect_timeout_s: float = 10.0
+    connect_timeout_s: float = 5.0
+    """For the connection, and for each answer until the login is done."""
     statement_timeout_s: float = 30.0
     password_file: PasswordFile | None = None
     """Replaces the password; read again for each session."""
@@ -193,21 +196,23 @@ class ServerAddress:
 
     def connect(self, client_flag: int = 0) -> Connection:
         """Open a session; raise `Retryable` or `NeedsOperator`, as `refusal` classifies errors."""
-        with server_errors(self):
-            return pymysql.connect(
+        with server_errors(self, f" ({AWAY_HINT})"):
+            connection: Any = pymysql.connect(
                 host=self.host,
                 port=self.port,
                 user=self.user,
                 password=self.password_file.password() if self.password_file else self.password,
                 ssl=self.tls.context() if self.tls else None,
                 connect_timeout=self.connect_timeout_s,
-                read_timeout=self.statement_timeout_s,
+                read_timeout=self.connect_timeout_s,
                 write_timeout=self.statement_timeout_s,
                 autocommit=True,
                 charset="utf8mb4",
                 client_flag=client_flag,
                 program_name="penstock source",
             )
+            connection._read_timeout = self.statement_timeout_s
+            return connection  # type: ignore[no-any-return]
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
@@ -240,7 +245,8 @@ def address_in(url: str, what: str, password: str = "") -> ServerAddress:
 
 
 @contextmanager
-def server_errors(address: object) -> Iterator[None]:
+def server_errors(address: object, away_hint: str = "") -> Iterator[None]:
+    """Convert errors; `away_hint` is the end of the text for a server that is not reached."""
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -248,16 +254,18 @@ def server_errors(address: object) -> Iterator[None]:
         if isinstance(error, pymysql.err.InternalError) and number not in range(1000, 5000):
             raise Retryable(f"{address}: {error}", Code.SERVER_AWAY) from error
         if len(error.args) > 1 and isinstance(number, int):
-            raise _located(refusal(number, str(error.args[1])), address) from error
-        raise Retryable(f"{address}: {error}", Code.SERVER_AWAY) from error
+            hint = away_hint if number in UNREACHED else ""
+            raise _located(refusal(number, str(error.args[1])), address, hint) from error
+        raise Retryable(f"{address}: {error}{away_hint}", Code.SERVER_AWAY) from error
     except OSError as error:
-        raise Retryable(f"{address}: {error or type(error).__name__}", Code.SERVER_AWAY) from error
+        problem = f"{address}: {error or type(error).__name__}{away_hint}"
+        raise Retryable(problem, Code.SERVER_AWAY) from error
 
 
-def _located(error: PenstockError, address: object) -> PenstockError:
+def _located(error: PenstockError, address: object, away_hint: str = "") -> PenstockError:
     if isinstance(error, NeedsOperator):
         return type(error)(f"{address}: {error.problem}", hint=error.hint, code=error.code)
-    return type(error)(f"{address}: {error}", code=error.code)
+    return type(error)(f"{address}: {error}{away_hint}", code=error.code)
 
 
 def rows(connection: Connection, sql: str, *parameters: object) -> list[dict[str, Any]]:

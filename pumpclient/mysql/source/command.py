@@ -38,6 +38,7 @@ from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.filters.settings import TablePattern
 from penstock.node import service
 from penstock.node.http_status import HttpStatus
+from penstock.node.logs import one_line
 from penstock.node.output import TEXT, add_output, take_output, write
 from penstock.security.tls import Security
 from penstock.settings.load import Parser, check_command, read_settings
@@ -100,6 +101,7 @@ def _waited(
 PROG, ENV_PREFIX = "penstock source", "MYSQL_SOURCE"
 IGNORE_TABLE = "--ignore-table"
 _TIMEOUT_S = 60
+_AWAY_HINT = "start it, or correct --status-addr"
 _STATUS_ADDR = "127.0.0.1:9251"
 _DECIDES = {
     "skip": "skip one statement, or the rows of one event",
@@ -282,21 +284,23 @@ def _answer(status_addr: str, method: str, path: str) -> str:
         answer = connection.getresponse()
         text = answer.read().decode()
     except (OSError, http.client.HTTPException) as error:
-        raise Retryable(f"no source answers at {status_addr}: {error!r}", Code.NODE_AWAY) from error
+        problem = f"no source answers at {status_addr}: {error!r} ({_AWAY_HINT})"
+        raise Retryable(problem, Code.NODE_AWAY) from error
     finally:
         connection.close()
     if answer.status != http.HTTPStatus.OK:
-        raise _refusal(text)
+        raise _refusal(status_addr, text)
     return text
 
 
-def _refusal(text: str) -> PenstockError:
+def _refusal(status_addr: str, text: str) -> PenstockError:
     try:
         answer = json.loads(text)
         problem, hint = answer["error"], answer.get("hint")
         code = code_named(answer["code"]) or Code.NODE_REFUSES
     except (ValueError, KeyError, TypeError):
-        return NeedsOperator(text.strip(), "look at the source's log", Code.NODE_REFUSES)
+        problem = f"no source's pages are at {status_addr}: {one_line(text.strip())}"
+        return NeedsOperator(problem, _AWAY_HINT, Code.NODE_REFUSES)
     if hint:
         return NeedsOperator(problem, hint, code)
     return Retryable(problem, code)

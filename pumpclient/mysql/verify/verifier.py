@@ -36,6 +36,7 @@ from pumpclient.mysql.verify.sides import (
     Downstream,
     Key,
     MysqlSide,
+    Position,
     compared,
     rows_of,
 )
@@ -189,17 +190,16 @@ class Verifier:
 
     def run(self) -> VerifyReport:
         """Compare everything; raises `NeedsOperator` and `Retryable` when that cannot be done."""
+        self._check_sides()
         tables = {table.full_name: table for table in base_tables(self._up.session.fetch)}
         names = self._names
         targets = names.targets(tables)
         merged = names.merged(targets)
         chosen = [name for name in targets if self._is_chosen(name)]
         if not chosen:
-            raise NeedsOperator(
-                f"no table is called {', '.join(self._tables)}",
-                "patterns are like shop.*",
-                Code.COMMAND_INVALID,
-            )
+            hint = "patterns are like shop.*, and the source's filters also apply"
+            problem = f"no table of the upstream is called {', '.join(self._tables)}"
+            raise NeedsOperator(problem, hint, Code.COMMAND_INVALID)
         if names.leaves_rows_out:
             self._say("note: the filters of the source skip rows: they show as missing")
         self._only_there(targets, {targets[name][0] for name in chosen})
@@ -209,6 +209,16 @@ class Verifier:
             fitting = _fitting(there, self._up, self._down, owner)
             self._table(_TablePair(fitting, renamed, name in merged))
         return self._report
+
+    def _check_sides(self) -> None:
+        for side in (self._up, self._down):
+            side.refresh()
+        if self._up.position() != Position() == self._down.position():
+            raise NeedsOperator(
+                "a Drainer's checkpoint is in the upstream, and none is in the downstream",
+                "swap --upstream and --downstream",
+                Code.COMMAND_INVALID,
+            )
 
     def _is_chosen(self, name: Name) -> bool:
         return any(fnmatchcase(".".join(name), pattern) for pattern in self._tables)
