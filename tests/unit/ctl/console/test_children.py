@@ -18,11 +18,11 @@ from penstock.ctl.console import page
 from penstock.ctl.console.access import Access
 from penstock.ctl.console.children import CHANGES_MAX, Children, decision_of
 from penstock.ctl.console.observation import Observation
-from penstock.ctl.console.poller import Poller
 from penstock.ctl.console.views import Choice
 from penstock.ctl.console.web import Console
 from penstock.errors import NeedsOperator
 from tests.kit.console_states import DDL_STOP, FAILURES, HOSTILE, NOW_S, PAUSED, cluster, node
+from tests.kit.servers.console import Scene
 
 TOKEN = "t" * 16
 REPLACE = 'penstock drainer ddl replace 5 "<sql>" --sink=mysql://u@h/'
@@ -63,17 +63,6 @@ def test_a_statement_is_one_word_of_the_command_whatever_it_contains() -> None:
 def stopped_with(*choices: str) -> Observation:
     stop = replace(DDL_STOP, choices=choices)
     return cluster(drainer=node("drainer-1", PAUSED), stops=(stop,))
-
-
-class Scene(Poller):
-    """A poller that has always seen the same."""
-
-    def __init__(self, seen: Observation) -> None:
-        super().__init__("127.0.0.1:1")
-        self.seen = seen
-
-    def observation(self) -> Observation:
-        return self.seen
 
 
 Test = Callable[[aiohttp.ClientSession, str, Scene], Coroutine[Any, Any, None]]

@@ -25,13 +25,15 @@ function isMarked(id) {
 // Elsewhere than on this machine or by HTTPS a browser only lets a page copy what is marked.
 async function copy(button) {
   const code = button.parentElement.querySelector("code");
-  if (navigator.clipboard) await navigator.clipboard.writeText(code.textContent);
-  else {
+  let isCopied = true;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
     getSelection().selectAllChildren(code);
-    document.execCommand("copy");
-    getSelection().removeAllRanges();
+    isCopied = document.execCommand("copy");
+    if (isCopied) getSelection().removeAllRanges();
   }
-  button.textContent = "Copied";
+  button.textContent = isCopied ? "Copied" : "Press Ctrl+C";
 }
 
 document.documentElement.classList.add("scripted");
