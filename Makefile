@@ -14,6 +14,7 @@ BIN := .venv/bin
 help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+GO := tidb conformance helm obinlog versitygw
 JARS := kafka connect flink delta-spark
 
 # What a goal needs beside Python's packages, by the names of deploy/packages.txt: all of it is there before anything starts.
@@ -21,7 +22,7 @@ NEEDS_demo := $(if $(filter mysql,$(SINK)),mariadb) $(filter kafka,$(SINK)) $(if
 NEEDS_test := mariadb clients tests servers
 NEEDS_chaos := mariadb chaos
 NEEDS_test-all := $(NEEDS_test)
-NEEDS_test-slow := $(NEEDS_test) suite sysbench conformance helm obinlog $(JARS)
+NEEDS_test-slow := $(NEEDS_test) suite sysbench conformance helm obinlog versitygw $(JARS)
 NEEDS_test-tidb := mariadb sysbench tidb
 NEEDS_bench := mariadb clients sysbench $(if $(filter outputs% peers%,$(or $(ONLY),outputs)),kafka) $(if $(filter peers%,$(ONLY)),connect)
 WANTED = $(sort $(foreach goal,$(MAKECMDGOALS),$(NEEDS_$(goal))))
@@ -32,7 +33,7 @@ EXTRAS := $(if $(filter-out demo,$(or $(MAKECMDGOALS),help)),dev,demo$(if $(filt
 
 setup:  ## Virtual environment, packages, etcd, a JRE if there is no Java 17+
 	@deploy/setup.sh -x $(EXTRAS) $(WANTED)
-	$(if $(filter tidb conformance helm obinlog,$(WANTED)),@deploy/go.sh .venv/servers $(filter tidb conformance helm obinlog,$(WANTED)))
+	$(if $(filter $(GO),$(WANTED)),@deploy/go.sh .venv/servers $(filter $(GO),$(WANTED)))
 	$(if $(filter $(JARS),$(WANTED)),@deploy/jars.sh .venv/servers $(filter $(JARS),$(WANTED)))
 
 demo: setup  ## The whole main job on real data; SINK=mysql: into a MariaDB, SINK=files: into files and back, SINK=kafka: into topics, SINK=delta: into a lake, SOURCE=mysql: from one too, SOURCE=tidb: from a TiDB, SPARK=standalone: on a Spark master and two workers, into a MariaDB over parallel connections

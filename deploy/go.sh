@@ -6,6 +6,7 @@
 #       conformance    what others test an HTTP/2 and gRPC server with: h2spec, and grpc-go's interoperability client
 #       helm           what renders deploy/chart
 #       obinlog        the reader of TiDB-Binlog's topics that its users have, with a main of ours
+#       versitygw      a server of S3, for a lake in an object store
 #
 # Versions are those that follow from deploy/NAME/go.mod. What is built is kept by what it is built from in
 # ${XDG_CACHE_HOME:-~/.cache}/penstock: the first time takes minutes, for a TiDB 3 GB of disk for Go's own caches, and a
@@ -31,7 +32,10 @@ programs() {  # NAME: the programs and their packages; a toolchain that they mus
     obinlog)
       toolchain=
       packages=(obinlog-reader .) ;;
-    *) die "deploy/go.sh builds tidb, conformance, helm and obinlog, not $1" ;;
+    versitygw)
+      toolchain=
+      packages=(versitygw github.com/versity/versitygw/cmd/versitygw) ;;
+    *) die "deploy/go.sh builds tidb, conformance, helm, obinlog and versitygw, not $1" ;;
   esac
 }
 

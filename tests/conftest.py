@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.kit.servers.fix_mysql",
     "tests.kit.http2.fix_front",
     "tests.kit.servers.fix_pump",
+    "tests.kit.servers.fix_s3",
     "tests.kit.servers.fix_copies",
     "tests.kit.servers.fix_source",
     "tests.kit.servers.fix_drainer",
@@ -55,7 +56,7 @@ FIXTURES_OF = {
     "mysql": {"mysql_server", "mysql"},
     "spark": {"spark_cluster", "spark_session", "drainer_factory"},
     "tidb": {"tidb_server", "tidb", "tidb_rig"},
-    "slow": {"kafka_server", "kafka", "fresh_kafka"},
+    "slow": {"kafka_server", "kafka", "fresh_kafka", "s3_server", "s3"},
     "alone": {"tidb_rig"},
 }
 """Marks, and the fixtures whose tests have them: a machine bears the TiDBs of one file only."""

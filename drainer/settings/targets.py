@@ -5,6 +5,7 @@
                                         not report it
     file:///absolute/folder             file:relative/folder
     delta:///absolute/folder            delta:relative/folder
+    delta+s3://bucket/folder            the account and the endpoint are in variables, AWS_…
     kafka://user@host:9092,host2:9092/
     scheme://user@place/path            of a third party (`drainer.settings.plugins`)
 
@@ -34,7 +35,7 @@ from penstock.security.databases import CA, FULL, PasswordFile
 from penstock.settings.load import duration_s, size_bytes
 from penstock.settings.setting import did_you_mean, out_of_range
 
-SQLITE, KAFKA, DELTA = "sqlite", "kafka", "delta"
+SQLITE, KAFKA, DELTA, DELTA_S3 = "sqlite", "kafka", "delta", "delta+s3"
 MYSQL_PASSWORD = "MYSQL_PSWD"
 """The environment variable with the password of the downstream."""
 MYSQL_TYPES, FILE_TYPES = ("mysql", "mariadb", "tidb"), ("file",)
@@ -50,7 +51,7 @@ COLLATIONS = ("map", "stop")
 PARTITIONS = ("table", "key", "ts", "one")
 DECIMALS = ("precise", "string", "double")
 _TABLES = "sqlite:///path/file.db or mysql://user:password@host:port/"
-_KNOWN = f"use {_TABLES}, file:///folder, kafka://host:9092/ or delta:///folder"
+_KNOWN = f"use {_TABLES}, file:///folder, kafka://host:9092/, delta:///folder or delta+s3://bucket/folder"
 _NAMES = ("checkpoint-schema", "checkpoint-table", "checkpoint-topic", "prefix")
 """Options that distinguish outputs at one address."""
 _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
@@ -58,6 +59,7 @@ _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isola
 """Session variables that decide how rows are written."""
 _VARIABLE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*", re.DOTALL)
 _FOLDER = re.compile(r"[A-Za-z0-9_./~+=@, -]+")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ACCEPTED = re.compile(r"(.+)@(\d+)")
 _BROKER = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+)(:\d+)?")
 _FIELD = re.compile(r"\{(\w*)\}")
@@ -136,6 +138,15 @@ class Target:
     def _address(cls, parts: SplitResult) -> dict[str, Any]:
         """Return the fields that the URL has beside its options; raise `ValueError`."""
         return {}
+
+    def _check_bucket(self) -> None:
+        if not _BUCKET.fullmatch(self.place) or not self.path.strip("/"):
+            raise NeedsOperator(
+                f"the downstream {self.scheme}://{self.place}{self.path} names no bucket or folder",
+                f"write {self.scheme}://bucket/folder; the account and the endpoint are in"
+                " AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",
+                Code.URL_INVALID,
+            )
 
     def _check_folder(self) -> None:
         if self.place not in ("", "localhost") or not self.path.strip("/"):
@@ -318,10 +329,13 @@ class FilesTarget(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class LakeTarget(Target):
-    """A folder of Delta tables."""
+    """A folder of Delta tables, on a disk or in a bucket of an object store."""
 
     SINK: ClassVar[str] = "drainer.sinks.delta.sink:DeltaSink"
-    HINT: ClassVar[str] = "write delta:///absolute/folder?interval=30s or delta:relative/folder"
+    HINT: ClassVar[str] = (
+        "write delta:///absolute/folder?interval=30s, delta:relative/folder or"
+        " delta+s3://bucket/folder"
+    )
     KIND: ClassVar[str] = "mode"
 
     mode: str = _option(
@@ -354,7 +368,10 @@ class LakeTarget(Target):
     )
 
     def __post_init__(self) -> None:
-        self._check_folder()
+        if self.scheme == DELTA_S3:
+            self._check_bucket()
+        else:
+            self._check_folder()
         if not _FOLDER.fullmatch(unquote(self.path)):
             raise NeedsOperator(
                 f"readers of Delta tables do not find their way to {unquote(self.path)!r}",
@@ -367,16 +384,21 @@ class LakeTarget(Target):
             raise out_of_range("accept", ",".join(self.accept), hint)
 
     @property
-    def local(self) -> Path:
-        return Path(unquote(self.path))
+    def bucket(self) -> str:
+        """The bucket of an object store; empty for a disk."""
+        return self.place if self.scheme == DELTA_S3 else ""
+
+    @property
+    def local(self) -> Path | None:
+        return None if self.bucket else Path(unquote(self.path))
 
     @property
     def folder(self) -> Path:
-        return self.local.absolute()
+        return Path(unquote(self.path)).absolute()
 
     @property
     def label(self) -> str:
-        return f"{self.scheme} {unquote(self.path)}"
+        return f"{self.scheme} {self.bucket}{unquote(self.path)}"
 
     @property
     def takes_events(self) -> bool:
@@ -561,6 +583,7 @@ TARGETS: dict[str, type[Target]] = {
     **dict.fromkeys(FILE_TYPES, FilesTarget),
     KAFKA: KafkaTarget,
     DELTA: LakeTarget,
+    DELTA_S3: LakeTarget,
 }
 """The downstreams, by the scheme of their URL; all others are of third parties."""
 

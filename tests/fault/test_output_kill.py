@@ -11,6 +11,7 @@ them must meet the row that is there.
 from __future__ import annotations
 
 import json
+import os
 import random
 import tomllib
 from collections import Counter
@@ -25,6 +26,7 @@ from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.fakes.local_drainer import Way
 from tests.kit.files import plain_reader
+from tests.kit.servers.fix_s3 import S3Server
 from tests.kit.workloads.bank import Bank
 
 pytestmark = pytest.mark.fault
@@ -50,7 +52,7 @@ class Output:
         """Begin with an empty folder."""
         self._number += 1
         self.folder = self._folder / str(self._number)
-        url = self.url.format(self.folder)
+        url = self.url.format(self.place())
         self._way = Way(
             url=url,
             folder=self.folder,
@@ -58,6 +60,9 @@ class Output:
             fetched=self.fetched,
             bytes_max=20_000,
         )
+
+    def place(self) -> str:
+        return str(self.folder)
 
     def run(
         self, *, kill_at: dict[str, int] | None = None, kill_after_s: float = 0.0
@@ -161,6 +166,21 @@ class Changes(Lake):
         return list(found.elements())
 
 
+class ObjectMirror(Lake):
+    url, bucket = "delta+s3://{}/lake?interval=0", "mirror"
+
+    @property
+    def lake(self) -> LakeReader:
+        return LakeReader(Path(os.environ["S3_FOLDER"], self.bucket, str(self._number), "lake"))
+
+    def place(self) -> str:
+        return f"{self.bucket}/{self._number}"
+
+
+class ObjectChanges(ObjectMirror, Changes):
+    url, bucket = "delta+s3://{}/lake?interval=0&mode=changes", "changes"
+
+
 class FetchedFiles(Files):
     fetched = True
 
@@ -179,6 +199,45 @@ def drainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedDrainer
 def output(request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: Path) -> Output:
     made: Output = request.param(drainers, tmp_path)
     return made
+
+
+@pytest.fixture(scope="module")
+def objects_drainers(
+    s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ForkedDrainers]:
+    """Drainers with the variables of a server of S3."""
+    folders = [s3_server.add_bucket(each.bucket) for each in (ObjectMirror, ObjectChanges)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("S3_FOLDER", str(folders[0].parent))
+        with ForkedDrainers(tmp_path_factory.mktemp("drainers") / "log") as made:
+            yield made
+
+
+@pytest.mark.fault(
+    "kill -9 at every named step of a batch, and twelve times at any moment: of a Drainer that"
+    " writes a lake into an object store",
+    "after each death and at the end each state that was promised is upstream's",
+    cases="15 steps / 24",
+)
+@pytest.mark.parametrize("kind", [ObjectMirror, ObjectChanges])
+def test_killed_at_any_step_or_moment_a_lake_in_an_object_store_is_the_bank(
+    kind: type[Output], objects_drainers: ForkedDrainers, tmp_path: Path
+) -> None:
+    output = kind(objects_drainers, tmp_path)
+    steps = output.settle()
+    output.begin()
+    for step in sorted(steps):
+        code, _ = output.run(kill_at={step: min(2, steps[step])})
+        if code == SETTLED:
+            output.begin()
+            assert output.run(kill_at={step: 1})[0] == KILLED, f"{step} was not passed"
+    output.settle()
+    chance, deaths = random.Random(4), 0
+    while deaths < 12:
+        output.begin()
+        while output.run(kill_after_s=chance.uniform(0.1, 6.0))[0] == KILLED and deaths < 12:
+            deaths += 1
+        output.settle()
 
 
 @pytest.mark.fault(

@@ -127,6 +127,7 @@ def test_the_table_has_every_program_that_is_asked_for_by_name() -> None:
                 "helm",
                 "kafka",
                 "obinlog",
+                "versitygw",
                 "connect",
                 "flink",
                 "delta-spark",
@@ -174,7 +175,7 @@ def test_a_goal_installs_the_packages_that_it_needs_and_no_others(
     assert steps[0].split()[:3] == ["deploy/setup.sh", "-x", extras]
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras.split(",")) <= known.keys()
-    assert "penstock-binlog[demo,console,kafka]" in known["dev"], "dev has what the demo has"
+    assert "penstock-binlog[demo,console,kafka,s3]" in known["dev"], "dev has what the demo has"
 
 
 def test_a_hint_names_the_package_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
@@ -66,7 +67,7 @@ class ChangesSink(LakeSink, EventSink):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.encoding = Encoding(DELTA_CHANGES, folder=str(self._incoming.run))
+        self.encoding = Encoding(DELTA_CHANGES, folder=str(self._incoming.run or ""))
 
     def look_at(self, catalog: Catalog) -> None:
         self._upstream = [each for each in catalog.tables() if each[1].kind == "TABLE"]
@@ -88,13 +89,13 @@ class ChangesSink(LakeSink, EventSink):
         """Return the changes of all slices by table, with lines numbered throughout."""
         files.close()  # Remove an earlier try's.
         made: dict[Place, _OnDisk] = {}
-        count = 0
+        count, disk = 0, self._folder if isinstance(self._folder, Path) else None
         with closing(slices()) as parts:
             for messages in parts:
                 found = _in_order(messages)
                 for changes in found:
                     if changes.place not in made:
-                        file = files.enter_context(TemporaryFile(dir=self._folder))  # noqa: SIM115
+                        file = files.enter_context(TemporaryFile(dir=disk))  # noqa: SIM115
                         made[changes.place] = _OnDisk(changes, file)
                     made[changes.place].add(changes, count)
                 count += sum(len(piece) for each in found for piece in each.pieces)
@@ -141,9 +142,11 @@ class ChangesSink(LakeSink, EventSink):
         if not files:
             write_deltalake(table, stream, mode="append", commit_properties=properties)
             return
+        folder = self._lake.path(changes.place)
+        assert incoming.run is not None, "they are files of tasks"
+        assert isinstance(folder, Path), "tasks write into folders only"
         if len(rows := stream.read_all()):
             files += write_files(incoming.run, rows, 0)
-        folder = self._lake.path(changes.place)
         commit_files(table, [incoming.move(file, folder) for file in files], properties)
 
     def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:

@@ -26,36 +26,46 @@ _UNUSED_S_MAX = 86_400.0
 
 
 class Incoming:
-    """The folder of the files that are not yet in a table; each run has a folder in it."""
+    """The folder of the files that are not yet in a table; each run has a folder in it.
 
-    def __init__(self, folder: Path) -> None:
-        self.run = folder / token_hex(8)
+    A lake in an object store has none: tasks write no files then.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.run = None if folder is None else folder / token_hex(8)
         self._folder = folder
 
+    @property
+    def _run(self) -> Path:
+        assert self.run is not None, "there are no files of tasks"
+        return self.run
+
     def make(self) -> None:
-        self.run.mkdir(parents=True, exist_ok=True)
+        if self.run is not None:
+            self.run.mkdir(parents=True, exist_ok=True)
 
     def read(self, file: LakeFile) -> pa.Table:
-        self._check(file, self.run / file.path)
-        return read_file(self.run, file)
+        self._check(file, self._run / file.path)
+        return read_file(self._run, file)
 
     def move(self, file: LakeFile, folder: Path) -> AddAction:
         """Move a file into the folder of its table, unless an earlier try has."""
         path = folder / Path(file.path).name
         if not path.exists():
-            self._check(file, self.run / file.path)
-            (self.run / file.path).rename(path)
+            self._check(file, self._run / file.path)
+            (self._run / file.path).rename(path)
         self._check(file, path)
         return AddAction(path.name, file.size, {}, file.modified_ms, True, file.stats)
 
     def discard(self, files: Iterable[LakeFile]) -> None:
         for file in files:
-            shutil.rmtree((self.run / file.path).parent, ignore_errors=True)
+            shutil.rmtree((self._run / file.path).parent, ignore_errors=True)
 
     def remove_old(self) -> None:
         """Remove the files that no commit has taken for a day, and the folders of ended runs."""
         before = time.time() - _UNUSED_S_MAX
-        for run in self._folder.iterdir() if self._folder.exists() else ():
+        folder = self._folder
+        for run in folder.iterdir() if folder is not None and folder.exists() else ():
             old = [each for each in run.iterdir() if each.stat().st_mtime < before]
             for each in old:
                 shutil.rmtree(each, ignore_errors=True)

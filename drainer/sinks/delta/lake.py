@@ -24,59 +24,59 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
 
 from drainer.settings.targets import LakeTarget
+from drainer.sinks.delta.folders import folder_of, mark_of, options_of, sync, sync_names, table_in
 from drainer.sinks.protocol import FileCounts, table_committed
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.log.files import sync_folder
+
+if TYPE_CHECKING:
+    from drainer.sinks.delta.folders import Folder
 
 
 class LogWatch:
     """Watches the log in one folder of a table; initially it knows no entry."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Folder) -> None:
         self._path = path
-        self._entry: Path | None = None
-        self._stat: os.stat_result | None = None
+        self._entry: Folder | None = None
+        self._mark: tuple[Any, ...] = ()
         self._digest = b""
 
     def note(self, version: int) -> None:
         entry = self._path / "_delta_log" / f"{version:020}.json"
         try:
-            self._stat, self._digest = os.stat(entry), _digest(entry)
+            self._mark, self._digest = mark_of(entry), _digest(entry)
             self._entry = entry
         except FileNotFoundError:  # A checkpoint of Delta's replaced it.
             self._entry = None
 
     def is_same(self) -> bool:
         """Return False once the noted entry is gone or changed."""
-        if self._entry is None or self._stat is None:
+        if self._entry is None:
             return True
         try:
-            now = os.stat(self._entry)
-            if _mark(now) != _mark(self._stat) and _digest(self._entry) != self._digest:
+            now = mark_of(self._entry)
+            if now != self._mark and _digest(self._entry) != self._digest:
                 return False
         except (FileNotFoundError, NotADirectoryError):
             return False
-        self._stat = now
+        self._mark = now
         return True
 
 
-def _mark(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _digest(entry: Path) -> bytes:
+def _digest(entry: Folder) -> bytes:
     return hashlib.blake2b(entry.read_bytes(), digest_size=16).digest()
 
 
@@ -87,6 +87,7 @@ OWN = "_penstock"
 _MARK = "penstock"
 _NAME_BYTES_MAX = 255
 _LOG = "_delta_log"
+_ENTRY = re.compile(r"\d{20}\.")
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-$.")
 RETAINED = "delta.deletedFileRetentionDuration"
 MARGIN_HOURS = 1
@@ -123,7 +124,7 @@ class Lake:
     """The tables of one cluster in one folder; one thread at a time, which holds the lock."""
 
     def __init__(self, target: LakeTarget, cluster_id: int) -> None:
-        self.folder = target.folder
+        self.folder = folder_of(target)
         self.mode = target.mode
         self.app = app_of(cluster_id, target.mode)
         self.versions: dict[Place, int] = {}
@@ -134,7 +135,7 @@ class Lake:
         self._open: dict[Place, DeltaTable] = {}
         self._watches: dict[Place, LogWatch] = {}
 
-    def path(self, place: Place) -> Path:
+    def path(self, place: Place) -> Folder:
         schema, name = place
         return self.folder / folder_name(schema) / folder_name(name)
 
@@ -164,8 +165,7 @@ class Lake:
         path = self.path(place)
         path.mkdir(parents=True, exist_ok=True)
         table = create_delta(path, schema, self.properties(commit_ts), self.configuration)
-        for above in (path.parent, self.folder):
-            sync_folder(above)
+        sync_names(path.parent, self.folder)
         self._noted(place, table)
 
     def through(self, place: Place) -> int:
@@ -218,7 +218,7 @@ class Lake:
         table, watch = self._open.get(place), self._watch(place)
         is_same = watch.is_same()
         if table is None or not is_same:
-            table = DeltaTable(self.path(place))
+            table = table_in(self.path(place))
             self._check(place, table, is_same=is_same)
             watch.note(table.version())
             self._open[place] = table
@@ -272,10 +272,10 @@ class Lake:
             log.warning("%s is at version %d, which is accepted", path, now)
         self._sync(place, now)  # A run that was killed may not have synced it.
 
-    def _are_ours(self, table: DeltaTable, path: Path, count: int) -> bool:
+    def _are_ours(self, table: DeltaTable, path: Folder, count: int) -> bool:
         """Return whether the last `count` versions are ours, or change no row."""
         entry = path / _LOG / f"{table.version():020}.json"
-        if entry.exists() and not entry.stat().st_size:
+        if entry.exists() and not entry.read_bytes():
             return False  # No commit writes an entry without actions.
         entries: list[dict[str, Any]] = table.history(count) if count else []
         return len(entries) == count and all(
@@ -293,8 +293,14 @@ class Lake:
         )
 
 
-def is_delta(path: Path) -> bool:
-    return any((path / _LOG).glob(f"{'[0-9]' * 20}.*"))
+def is_delta(path: Folder) -> bool:
+    return any(_ENTRY.match(each.name) for each in entries_of(path))
+
+
+def entries_of(path: Folder) -> Iterator[Folder]:
+    """Yield the files of a table's log; none without a table."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        yield from (path / _LOG).iterdir()
 
 
 def configuration(retention_s: float) -> dict[str, str]:
@@ -309,16 +315,20 @@ def configuration(retention_s: float) -> dict[str, str]:
 
 
 def create_delta(
-    path: Path, schema: pa.Schema, properties: CommitProperties, settings: Mapping[str, str]
+    path: Folder, schema: pa.Schema, properties: CommitProperties, settings: Mapping[str, str]
 ) -> DeltaTable:
     table = DeltaTable.create(
-        path, schema=schema, configuration=settings, commit_properties=properties
+        str(path),
+        schema=schema,
+        configuration=settings,
+        commit_properties=properties,
+        storage_options=options_of(path),
     )
     sync_commit(path, table.version())
     return table
 
 
-def sync_commit(path: Path, version: int) -> Actions:
+def sync_commit(path: Folder, version: int) -> Actions:
     """Sync the files that a commit has written, and return its actions.
 
     Files that were rewritten since need no sync.
@@ -329,10 +339,9 @@ def sync_commit(path: Path, version: int) -> Actions:
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     names = [path / each["add"]["path"] for each in actions if "add" in each]
     for file in (*names, entry):
-        if file.exists():
-            _sync(file)
-    for folder in (path, entry.parent):
-        sync_folder(folder)
+        if isinstance(file, Path) and file.exists():
+            sync(file)
+    sync_names(path, entry.parent)
     return actions
 
 
@@ -356,25 +365,18 @@ def count_files(counts: FileCounts, actions: Actions) -> None:
         counts.last_commit_s = time.time()
 
 
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def forget_log(path: Path, oldest: int) -> None:
+def forget_log(path: Folder, oldest: int) -> None:
     """Remove the log of versions that are no longer read: `oldest` is the first that is read.
 
     A version is read from the last checkpoint of Delta's at or before it.
     """
-    found = [(int(n[:20]), n) for n in os.listdir(path / _LOG) if n[:20].isdecimal()]
-    starts = [number for number, name in found if ".checkpoint" in name and number <= oldest]
+    names = [(each.name, each) for each in entries_of(path)]
+    found = [(int(n[:20]), n, each) for n, each in names if n[:20].isdecimal()]
+    starts = [number for number, name, _ in found if ".checkpoint" in name and number <= oldest]
     first = max(starts, default=0)
-    for number, name in found:
+    for number, _, each in found:
         if number < first:
-            (path / _LOG / name).unlink()
+            each.unlink()
 
 
 # --- own tables ------------------------------------------------------------------------------
@@ -411,7 +413,7 @@ class OwnTable:
         if self._open is not None:
             self._open.update_incremental()
         elif is_delta(self.path):
-            self._open = DeltaTable(self.path)
+            self._open = table_in(self.path)
         if self._open is not None:
             self._is_there = True
             self._watch.note(self._open.version())
@@ -421,7 +423,8 @@ class OwnTable:
         self._open = None
 
     def write(self, rows: list[dict[str, Any]], mode: Any, properties: CommitProperties) -> None:
-        table = self.opened()
+        """Write after the version that was last opened, so that another writer's is not lost."""
+        table = self._open if self._watch.is_same() else self.opened()
         if table is None and self._is_there:
             raise self._changed("removed")
         if table is None:

@@ -31,13 +31,10 @@ A column's name alone therefore decides its content, and each step can be repeat
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +42,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from drainer.sinks.ddl_effects import ROWS_BY_PARTITION, stored_default
+from drainer.sinks.delta.folders import is_moved, is_moving, move, remove, sync_names
 from drainer.sinks.delta.lake import OWN, Lake, Place, folder_name, text_of
 from drainer.task.sql.lake_merge import rows_of
 from drainer.task.sql.lake_rows import (
@@ -64,10 +62,10 @@ from penstock.codes import Code
 from penstock.ddl import adopted
 from penstock.ddl.successors import check_known
 from penstock.errors import NeedsOperator
-from penstock.log.files import sync_folder
 from penstock.schema.model import ColumnInfo, DdlType, TableInfo
 
 if TYPE_CHECKING:
+    from drainer.sinks.delta.folders import Folder
     from penstock.ddl import SchemaChange
 
 DROPPED, RENAMING = "dropped", "renaming"
@@ -139,22 +137,21 @@ class LakeDdl:
 
     # --- folders ---------------------------------------------------------------------------
 
-    def _own(self, *names: str) -> Path:
+    def _own(self, *names: str) -> Folder:
         return self._lake.folder.joinpath(OWN, *names)
 
     def _drop(self, place: Place, commit_ts: int) -> None:
         schema, name = map(folder_name, place)
         to = self._own(DROPPED, str(commit_ts), schema, name)
-        if not to.exists():
-            self._lake.opened(place)
-            _move(self._lake.path(place), to)
+        if not is_moved(to):
+            self._leave(place, to)
         self._lake.moved({place: None})
 
     def _rename(self, change: SchemaChange, commit_ts: int) -> None:
         done = self._own(RENAMING)
         for each in done.iterdir() if done.exists() else ():
             if int(each.name) < commit_ts:  # The checkpoint has passed this rename.
-                shutil.rmtree(each)
+                remove(each)
         renamed = [each for each in change.renamed if each[1].kind == "TABLE"]
         pairs = {(old, b.name): (new, a.name) for old, b, new, a in renamed}
         if not pairs:
@@ -164,17 +161,22 @@ class LakeDdl:
         if not have_left.exists():
             aside.mkdir(parents=True, exist_ok=True)
             for number, old in enumerate(pairs):
-                if not (aside / str(number)).exists():
-                    self._lake.opened(old)
-                    _move(self._lake.path(old), aside / str(number))
+                if not is_moved(aside / str(number)):
+                    self._leave(old, aside / str(number))
             have_left.touch()
-            sync_folder(aside)
+            sync_names(aside)
         for number, new in enumerate(pairs.values()):
-            if (aside / str(number)).exists():
-                _move(aside / str(number), self._lake.path(new))
+            to = self._lake.path(new)
+            if (aside / str(number)).exists() or is_moving(to):
+                move(aside / str(number), to)
         self._lake.moved(pairs)
         for _, before, schema, after in renamed:
             self._alter((schema, after.name), change, before, after, commit_ts)
+
+    def _leave(self, place: Place, to: Folder) -> None:
+        if not is_moving(to):
+            self._lake.opened(place)
+        move(self._lake.path(place), to)
 
     # --- columns ---------------------------------------------------------------------------
 
@@ -318,18 +320,6 @@ def rewrite(columns: Sequence[NewColumn], table: DeltaTable, properties: CommitP
     write_deltalake(
         table, stream, mode="overwrite", schema_mode="overwrite", commit_properties=properties
     )
-
-
-def _move(old: Path, new: Path) -> None:
-    """Rename a folder; raise `NeedsOperator` if the new name already exists."""
-    if new.exists():
-        raise NeedsOperator(
-            f"{new} is there, where a table is to be moved", "move it away", Code.DELTA_TABLE
-        )
-    new.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(old, new)
-    for folder in (new.parent, new.parent.parent, old.parent):
-        sync_folder(folder)
 
 
 class ChangesDdl(LakeDdl):

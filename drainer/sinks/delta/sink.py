@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from drainer.settings.targets import CHANGES, MIRROR, LakeTarget
 from drainer.sinks.checkpoint import Checkpoint, OverrideChange, of_another_cluster, overridden
+from drainer.sinks.delta.folders import modified_s, remove
 from drainer.sinks.delta.incoming import Incoming, commit_files
 from drainer.sinks.delta.lake import (
     ONCE,
@@ -82,6 +83,9 @@ MERGE_ROWS_MIN, MERGE_BYTES_MIN = 1000, 8 << 20
 _LOOK_S = 0.2
 _GATHERED_ROW_BYTES = 64
 """What a row takes in memory, in columns."""
+_PROBLEM_SHOWN = 300
+_STORE = re.compile(r"Generic S3 error|HTTP error|error sending request|Server returned")
+_ANSWERED = re.compile(r"status code: 4(?!29|08)\d\d|returned non-2xx status code: 4(?!29|08)\d\d")
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
@@ -91,13 +95,14 @@ class LakeSink(RetryingSink):
     _ddl: LakeDdl
 
     def __init__(self, target: LakeTarget, *, cluster_id: int, retry_s_max: float) -> None:
-        super().__init__(str(target.folder), cluster_id=cluster_id, retry_s_max=retry_s_max)
+        self._lake = Lake(target, cluster_id)
+        self._folder = self._lake.folder
+        super().__init__(str(self._folder), cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._target = target
-        self._folder = target.folder
-        self._lake = Lake(self._target, cluster_id)
         self._checkpoints = OwnTable(self._lake, "checkpoint")
         self._versions = VersionsTable(self._lake)
-        self._incoming = Incoming(self._folder / OWN / "incoming")
+        incoming = self._folder / OWN / "incoming"
+        self._incoming = Incoming(incoming if isinstance(incoming, Path) else None)
         self._upkeep: Iterator[None] = iter(())
         self._upkeep_due_s = time.monotonic()
         self.gathers_s, self.gathered_bytes_max = target.interval_s, target.batch_bytes
@@ -152,6 +157,10 @@ class LakeSink(RetryingSink):
     def _prepare(self) -> None:
         """Prepare the folder for a run, which holds its lock."""
         self._incoming.make()
+        if not isinstance(self._folder, Path):
+            from drainer.sinks.delta.objects import check_conditions
+
+            check_conditions(self._folder / OWN)
 
     def _change_tables(self, change: SchemaChange, checkpoint: Checkpoint) -> None:
         self._ddl.run(change, checkpoint.commit_ts)
@@ -206,9 +215,9 @@ class LakeSink(RetryingSink):
         if self._target.mode == MIRROR:  # A change log is kept forever.
             dropped = self._folder / OWN / DROPPED
             for each in dropped.iterdir() if dropped.exists() else ():
-                if each.stat().st_mtime < time.time() - retention_s:
+                if modified_s(each) < time.time() - retention_s:
                     log.info("the retention of %s has passed: it is removed", each)
-                    shutil.rmtree(each)
+                    remove(each)
             yield
         self._versions.expire(datetime.now(UTC) - timedelta(seconds=retention_s))
         for own in (self._versions, self._checkpoints):
@@ -252,6 +261,9 @@ class LakeSink(RetryingSink):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        if not isinstance(self._folder, Path):
+            yield  # The commits of Delta exclude each other.
+            return
         if not self._folder.is_dir():
             if not self._ledger.has_no_row:
                 raise NeedsOperator(
@@ -268,6 +280,8 @@ class LakeSink(RetryingSink):
     def _passing(self, error: Exception) -> str:
         if not isinstance(error, DeltaError | OSError):
             raise error
+        if not isinstance(self._folder, Path) and _is_away(error):
+            return str(error).splitlines()[0][:_PROBLEM_SHOWN]
         if not isinstance(error, CommitFailedError) and _number_of(error) not in PASSING_ERRNOS:
             raise self._unusable(error) from error
         return f"another program holds {LOCK}" if isinstance(error, BlockingIOError) else str(error)
@@ -275,7 +289,8 @@ class LakeSink(RetryingSink):
     def _unusable(self, error: Exception) -> NeedsOperator:
         return NeedsOperator(
             f"the lake in {self._folder} cannot be used: {error}",
-            "check the path, its rights and its disk; nothing is lost: a start continues where"
+            f"check the {'bucket and the account (AWS_…)' if self._target.bucket else 'disk'},"
+            " the path and its rights; nothing is lost: a start continues where"
             " the checkpoint is",
             Code.SINK_FILE,
         )
@@ -293,11 +308,11 @@ class DeltaSink(LakeSink, TableSink):
         self._ask: Ask | None = None
 
     def use_tasks(self, ask: Ask) -> None:
-        self._ask = ask
+        self._ask = None if self._incoming.run is None else ask
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.dialect = f"{ARROW}{self._incoming.run}"
+        self.dialect = f"{ARROW}{self._incoming.run or ''}"
 
     def apply(self, statements: Sequence[str | bytes], checkpoint: Checkpoint) -> None:
         if statements:
@@ -348,6 +363,7 @@ class DeltaSink(LakeSink, TableSink):
                 missed = merge(table, changes, properties)
             else:
                 folder, missed = self._lake.path(changes.place), made.missed
+                assert isinstance(folder, Path), "tasks write into folders only"
                 added = [self._incoming.move(file, folder) for file in made.added]
                 commit_files(table, added, properties, made.removed)
                 self._incoming.discard(made.added)
@@ -359,14 +375,16 @@ class DeltaSink(LakeSink, TableSink):
 
     def _by_tasks(self, waiting: Iterable[LakeChanges], commit_ts: int) -> dict[Place, Merged]:
         """Let tasks merge large changes concurrently; return the merges that they made."""
+        run = self._incoming.run
+        if self._ask is None or run is None:
+            return {}
         units = {
-            each.place: merge_unit(self._incoming.run, self._lake.opened(each.place), each)
+            each.place: merge_unit(run, self._lake.opened(each.place), each)
             for each in waiting
-            if self._ask is not None
-            and not self._lake.has_through(each.place, commit_ts)
+            if not self._lake.has_through(each.place, commit_ts)
             and is_for_tasks(self._lake.opened(each.place), each, self._lake.configuration)
         }
-        if not units or self._ask is None:
+        if not units:
             return {}
         answers = self._answered(self._ask(list(units.values())))
         found = {place: merged(each) for place, each in zip(units, answers, strict=True)}
@@ -404,6 +422,16 @@ def warn_of_nulled(changes: LakeChanges) -> None:
             "%s: dates that a lake has no form for are NULL there: %s", text_of(changes.place),
             counts,
         )  # fmt: skip
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether an error of deltalake's or of the store's says that a store does not answer.
+
+    The store itself answers with 4xx, and only a busy one with 429 or 5xx.
+    """
+    if isinstance(error, ConnectionError | TimeoutError):
+        return not _ANSWERED.search(str(error))
+    return bool(_STORE.search(str(error))) and not _ANSWERED.search(str(error))
 
 
 def _number_of(error: Exception) -> int:

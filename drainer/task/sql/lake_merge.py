@@ -24,7 +24,8 @@ import json
 import shutil
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -188,11 +189,23 @@ def _counted(table: DeltaTable, some: pa.Table) -> pa.Table:
 def rows_of(table: DeltaTable, schema: pa.Schema) -> Iterable[pa.Table]:
     # Arrow reads the files itself: a commit may ask for these rows, and delta-rs cannot do two
     # things concurrently in its own thread.
-    files = SubTreeFileSystem(url2pathname(urlsplit(table.table_uri).path), LocalFileSystem())
-    dataset = table.to_pyarrow_dataset(filesystem=files)
-    for batch in dataset.to_batches(columns=schema.names):
-        if len(batch):
-            yield pa.Table.from_batches([batch]).cast(schema)
+    with _files_of(table) as folder:
+        dataset = table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(folder, LocalFileSystem()))
+        for batch in dataset.to_batches(columns=schema.names):
+            if len(batch):
+                yield pa.Table.from_batches([batch]).cast(schema)
+
+
+@contextmanager
+def _files_of(table: DeltaTable) -> Iterator[str]:
+    address = urlsplit(table.table_uri)
+    if address.scheme != "s3":
+        yield url2pathname(address.path)
+        return
+    from drainer.task.sql.lake_objects import downloaded
+
+    with downloaded(table) as folder:
+        yield folder
 
 
 def quoted(name: str) -> str:

@@ -44,6 +44,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "pymysql": ("mysql", "drainer", "demo"),
     "confluent_kafka": ("kafka",),
     "deltalake": ("delta", "demo"),
+    "obstore": ("s3",),
     "zstandard": ("mysql", "demo"),
     "cryptography": ("mysql", "demo"),
     "grpc": (),
