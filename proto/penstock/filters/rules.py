@@ -127,6 +127,15 @@ class Rules:
             return _ALL
         return RowPolicy(frozenset(dropped), is_kept, frozenset(refused))
 
+    def takes_all_rows(self, schema: str, table: str) -> bool:
+        """Return whether no rule about rows concerns a table."""
+        decisions = (
+            self._events.decision(schema, table, (frozenset({event}),))
+            for event in _EVENTS.values()
+        )
+        has_rule = (schema.lower(), table.lower()) in self._expressions
+        return not has_rule and all(each is Decision.DO for each in decisions)
+
     def of_ddl(self, change: SchemaChange, places: Iterable[tuple[str, str]] | None = None) -> bool:
         """Return whether a DDL is executed downstream.
 

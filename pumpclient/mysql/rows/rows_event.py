@@ -47,6 +47,8 @@ from pumpclient.mysql.rows.table_map import TABLE_ID_SIZE
 
 STMT_END = 0x1
 """The flag of a statement's last rows event: all table ids become invalid after it."""
+NO_FOREIGN_KEY_CHECKS = 0x2
+"""The flag of rows that a session changed with foreign_key_checks = 0."""
 HEAD_AT = TABLE_ID_SIZE + 2
 """Offset after table id and flags."""
 _EXTRA_SIZE = 2

@@ -19,7 +19,7 @@ from pumpclient.mysql.protocol.stream import StreamOptions
 from pumpclient.mysql.translate.online_ddl import SHADOW, TRASH, OnlineDdl
 
 OPTIMISTIC = "optimistic"
-STOP, ACCEPT = "stop", "accept"
+STOP, REPAIR, ACCEPT = "stop", "repair", "accept"
 _TRANSACTION_BYTES_MIN, _TRANSACTION_BYTES = 4 << 10, 1 << 20
 _REMOVE = "remove the key: "
 
@@ -183,7 +183,7 @@ class SourceConfig:
     cascades: str = setting(
         STOP,
         "treatment of foreign keys that change rows without a record in the binlog (CASCADE, SET"
-        " NULL): stop, or accept",
+        " NULL): stop, repair, or accept",
     )
     etcd_urls: str = setting("127.0.0.1:2379", "etcd endpoints, comma-separated")
     pd_address: str = setting(
@@ -235,7 +235,7 @@ class SourceConfig:
         choices = {
             "shard_mode": (self.shard_mode, ("", OPTIMISTIC), f"{OPTIMISTIC}, or leave it empty"),
             "mode": (self.mode, ("full", "incremental", "all"), "full, incremental or all"),
-            "cascades": (self.cascades, (STOP, ACCEPT), f"{STOP} or {ACCEPT}"),
+            "cascades": (self.cascades, (STOP, REPAIR, ACCEPT), f"{STOP}, {REPAIR} or {ACCEPT}"),
         }
         for name, (given, allowed, wanted) in choices.items():
             if given not in allowed:

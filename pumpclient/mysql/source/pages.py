@@ -70,6 +70,7 @@ def described(service: SourceService) -> dict[str, Any]:
             for each in counters.left_out
         },
         "reloaded": checkpoint.reloaded if checkpoint else {},
+        "cascaded": checkpoint.cascaded if checkpoint else {},
         "load": counters.load,
     }
 
@@ -112,6 +113,14 @@ def status_text(status: Mapping[str, Any]) -> str:
         lines.append(("left out", f"{label}: {what}; {counts}{reload or ''}"))
     if len(tables) > _TABLES_SHOWN:
         lines.append(("left out", f"and {len(tables) - _TABLES_SHOWN} more tables (-o json)"))
+    noted = list(status.get("cascaded", ()))
+    if noted:
+        more = f" and {len(noted) - _TABLES_SHOWN} more" if len(noted) > _TABLES_SHOWN else ""
+        lines.append((
+            "to repair",
+            f"{', '.join(noted[:_TABLES_SHOWN])}{more}: foreign keys may have changed rows"
+            f" (penstock verify --repair --source-status, or penstock source reload {noted[0]})",
+        ))  # fmt: skip
     if status["problem"]:
         coded = f" [{status['code']}]" if status["code"] else ""
         lines.append(("problem", f"{status['problem']}{coded}"))
@@ -151,6 +160,7 @@ class Pages:
         server.problem = partial(problem, self._service)
         add("GET", "/status", self.status, "state, places, GTIDs, seconds behind the server")
         add("GET", "/metrics", self.metrics, "for Prometheus")
+        add("GET", "/reached", self.reached, "what is committed, and a timestamp above it")
         add("PUT", "/state/{action}", self.change_state, "pause or resume")
         for request, (path, about) in EDITS.items():
             add("POST", path, partial(self.edit, request), about)
@@ -162,6 +172,11 @@ class Pages:
 
     async def metrics(self, names: Mapping[str, str]) -> Answer:
         return Answer(metrics_text(self._service, self._source_id), _PROMETHEUS)
+
+    async def reached(self, names: Mapping[str, str]) -> Answer:
+        place, ts = await asyncio.to_thread(self._service.reached)
+        found = {"place": [place.file.number, place.position] if place else [], "ts": ts}
+        return Answer(json.dumps(found), JSON)
 
     async def change_state(self, names: Mapping[str, str]) -> Answer:
         action = names["action"]
@@ -248,6 +263,12 @@ def metrics_text(service: SourceService, source_id: str) -> str:
         lines.append(f"# TYPE {_PREFIX}{name} {kind}")
         lines.append(f"{_PREFIX}{name}{{source={label}}} {value}")
     lines += _skipped_lines(label, counters.left_out)
+    lines.append(f"# HELP {_PREFIX}cascaded_rows Parents' rows by which foreign keys may have")
+    lines[-1] += " changed rows of a table since its last repair."
+    lines.append(f"# TYPE {_PREFIX}cascaded_rows gauge")
+    for table, note in status["cascaded"].items():
+        labels = f"source={label},table={json.dumps(table)}"
+        lines.append(f"{_PREFIX}cascaded_rows{{{labels}}} {note['rows']}")
     return "\n".join(lines) + "\n"
 
 

@@ -81,6 +81,7 @@ class SourceService:
             config.relay, self._address, self._stream, self._needed, self._interrupt
         )
         self._syncer: Syncer | None = None
+        self._client: PumpClient | None = None
         self._stopped = threading.Event()
         self._paused = False
         self.reloads: Reloads | None = None
@@ -94,6 +95,17 @@ class SourceService:
     @property
     def purger(self) -> Purger | None:
         return self._relay_log.purger if self.relay else None
+
+    def reached(self) -> tuple[Location | None, int]:
+        """Return the place up to which all is committed, and a timestamp above all its commit_ts.
+
+        Raises `Retryable` while the source is starting.
+        """
+        counters, client = self.counters, self._client
+        if client is None or counters.checkpoint is None:
+            raise Retryable("the source is starting", Code.NODE_STATE)
+        place = counters.read_location if counters.idle else counters.checkpoint.place
+        return place, client.session.oracle.get_ts()
 
     # Requests from other threads.
 
@@ -216,6 +228,7 @@ class SourceService:
             merges=merges, on_history=self.counters.history,
         )  # fmt: skip
         checkpoint = self._checkpoint(store, tables, client, cascades)
+        self._client = client
         context = SyncContext(
             client=client,
             store=store,
@@ -228,6 +241,7 @@ class SourceService:
             source_id=config.source_id,
             flavor=flavor,
             load=load_state(config),
+            keys=cascades.followed_keys(self._address, store),
             cancel_reload=self._cancel_reload,
         )
         self.reloads = Reloads(

@@ -46,11 +46,13 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.rows_event import LAYOUTS
 from pumpclient.mysql.translate.outputs import (
     Choose,
+    FindEffects,
     Finished,
     IsSkipped,
     MappedTables,
     Output,
     Refused,
+    RowsOutput,
     SkippedRows,
     Statement,
     TableChanges,
@@ -82,7 +84,7 @@ class Prepared:
     """The rows of one XA transaction."""
 
     begin: Location
-    rows: list[TableChanges | SkippedRows] = field(default_factory=list)
+    rows: list[RowsOutput] = field(default_factory=list)
     bytes: int = 0
 
 
@@ -136,13 +138,15 @@ class Assembler:
         prepared_bytes_max: int = 64 << 20,
         is_table_skipped: IsSkipped = lambda schema, table: False,
         is_skipped: Callable[[Location], bool] = lambda place: False,
+        effects: FindEffects = lambda name: None,
     ) -> None:
         """Start outside of a transaction; those that ended at or before `done` are not repeated.
 
         Rows of skipped tables are counted. `is_skipped` takes the end of an event that cannot be
-        followed, and tells whether an operator wants to skip that event.
+        followed, and tells whether an operator wants to skip that event. With `effects`, rows of
+        parents come with a `Cascaded`.
         """
-        self._tables = MappedTables(choose, is_table_skipped)
+        self._tables = MappedTables(choose, is_table_skipped, effects)
         self._is_skipped = is_skipped
         self._done = done
         self._read_with(Checksum.NONE)
@@ -264,7 +268,7 @@ class Assembler:
 
     def _rows(
         self, type_: int, event: bytes, begin: Location, at: int, end: Location | None
-    ) -> tuple[TableChanges | SkippedRows, ...] | None:
+    ) -> tuple[RowsOutput, ...] | None:
         """Return an event's rows; None if they are not wanted, empty before an XA COMMIT."""
         if self._open is None:
             self._open = _Open(begin.at(at), has_begun=True)
@@ -290,7 +294,7 @@ class Assembler:
                 self._hold(self._open.prepared, each)
         return made if self._open.prepared is None else None
 
-    def _hold(self, prepared: Prepared, made: TableChanges | SkippedRows) -> None:
+    def _hold(self, prepared: Prepared, made: RowsOutput) -> None:
         """Hold rows of an XA transaction; raise `NeedsOperator` when they are too many."""
         prepared.rows.append(made)
         if isinstance(made, TableChanges):

@@ -135,7 +135,7 @@ class Translator:
         pieces = tuple(
             Piece(written_out(part), _names(statement, ""), sql, is_override=True)
             for sql in override.statements
-            for part, statement in _split(sql)
+            for part, statement in split(sql)
         )
         return Translation(pieces, kept, "" if pieces else "an operator wants it so")
 
@@ -148,7 +148,7 @@ class Translator:
             return self._rows_as_statement(text, schema, kept)
         pieces: list[Piece] = []
         try:
-            parts = list(_split(text))
+            parts = list(split(text))
         except NeedsOperator as error:
             raise NeedsOperator(f"{error.problem}: {text[:200]!r}", _HINT, error.code) from error
         for whole, parsed in parts:
@@ -246,11 +246,11 @@ def origins_of(origin: Origin, count: int) -> list[Origin]:
     return [replace(origin, position=origin.position - n) for n in range(count - 1, -1, -1)]
 
 
-def _split(text: str) -> Iterator[tuple[str, Statement]]:
+def split(text: str) -> Iterator[tuple[str, Statement]]:
     """Yield the statements of a text; CREATE OR REPLACE TABLE is two."""
     if _OR_REPLACE.match(text):
         text = _OR_REPLACE.sub("CREATE", text, count=1)
-        yield from _split(_drop_before(parse(_FROM_SELECT.sub("", text))[1][0]))
+        yield from split(_drop_before(parse(_FROM_SELECT.sub("", text))[1][0]))
     source, statements = parse(_FROM_SELECT.sub("", text))
     for statement in statements:
         yield source.text[statement.start : statement.end].strip(), statement

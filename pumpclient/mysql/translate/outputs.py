@@ -22,7 +22,9 @@ restarts at its end (CYCLE) does not promise this upstream either, and gets its 
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -43,6 +45,8 @@ from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.column_types import reading_of
 from pumpclient.mysql.rows.rows_decoder import PARTIAL_JSON, Decoder
 from pumpclient.mysql.rows.rows_event import (
+    LAYOUTS,
+    NO_FOREIGN_KEY_CHECKS,
     STMT_END,
     Kind,
     Reading,
@@ -59,6 +63,7 @@ from pumpclient.mysql.rows.table_map import (
     WireType,
     names_of,
 )
+from pumpclient.mysql.translate.foreign_keys import Effects
 from pumpclient.mysql.translate.statement_text import Dialect
 from pumpclient.mysql.translate.transcode import EncodedChanges, Transcoder
 
@@ -103,6 +108,15 @@ class SkippedRows(NamedTuple):
     rows: int | None
 
 
+class Cascaded(NamedTuple):
+    """Foreign keys may have changed rows of tables by the changes of a parent's rows.
+
+    The rows are the parents', by the table that may have been changed.
+    """
+
+    rows: Mapping[Name, int]
+
+
 class Undone(NamedTuple):
     """All rows since the last end are skipped on an operator's request."""
 
@@ -129,7 +143,8 @@ class Statement(NamedTuple):
     """It used a temporary table, or another object that only its session has."""
 
 
-Output = TableChanges | SkippedRows | Undone | Finished | Statement
+RowsOutput = TableChanges | SkippedRows | Cascaded
+Output = RowsOutput | Undone | Finished | Statement
 
 
 _CACHES_RESERVED = 100
@@ -280,12 +295,69 @@ class RowCounter:
                 images.take(images.uint(reading.prefix) if reading.prefix else reading.size)
 
 
+Reader = Transcoder | SequenceRows | RowCounter | None
+
+
+class ParentRows(RowCounter):
+    """Tells whether an event can have changed rows of other tables by foreign keys.
+
+    Used in place of the `reader` of the parent's rows, which it holds; None reads none.
+    """
+
+    def __init__(
+        self, name: Name, table_map: Callable[[], TableMap], effects: Effects, reader: Reader
+    ) -> None:
+        super().__init__(name, table_map)
+        self.reader = reader
+        self._effects = effects
+        self._of_any: frozenset[Name] = frozenset()
+        self._by_index: dict[int, frozenset[Name]] = {}
+        columns = reader.columns if isinstance(reader, Transcoder) else None
+        if columns is None or (isinstance(reader, Transcoder) and reader.is_versioned):
+            self._of_any = effects.all  # The updates of a system-versioned table may be deletes.
+        elif effects.updated.keys() <= columns.keys():
+            self._by_index = {columns[each]: names for each, names in effects.updated.items()}
+        else:
+            self._of_any = frozenset().union(*effects.updated.values())
+
+    def changed(self, type_: int, body: bytes) -> Cascaded | None:
+        kind = LAYOUTS[type_].kind
+        if kind is Kind.INSERT or body[TABLE_ID_SIZE] & NO_FOREIGN_KEY_CHECKS:
+            return None
+        if kind is Kind.UPDATE and self._by_index:
+            with suppress(*_UNREADABLE):
+                event = RowsEvent.decode(EventType(type_), body)
+                if event.is_whole:
+                    rows = self._updated(self._read(event.images, 0))
+                    return Cascaded(rows) if rows else None
+        tables = self._effects.deleted
+        if kind is Kind.UPDATE:
+            tables = self._of_any.union(*self._by_index.values())
+        count = self.count(type_, body) if tables else None
+        return Cascaded(dict.fromkeys(tables, 1 if count is None else count)) if tables else None
+
+    @cached_property
+    def _read(self) -> ReadRows:
+        return read_rows(self._readings, tuple(self._by_index), ".".join(self.name))
+
+    def _updated(self, images: Sequence[tuple[object, ...]]) -> Mapping[Name, int]:
+        rows: Counter[Name] = Counter()
+        for before, after in zip(images[::2], images[1::2], strict=True):
+            if before != after:
+                pairs = zip(self._by_index.values(), before, after, strict=True)
+                rows.update(frozenset[Name]().union(*(n for n, old, new in pairs if old != new)))
+        return rows
+
+
 _KEPT_MAX = 4096
 _REST_AT = HEADER_SIZE + TABLE_ID_SIZE
 _NO_TABLE = NO_TABLE.to_bytes(TABLE_ID_SIZE, "little")
 
 Choose = Callable[[TableMap], Transcoder | SequenceRows | None]
 """A table's current transcoder, None if its rows are not wanted; called once for each map."""
+
+FindEffects = Callable[[Name], Effects | None]
+"""The effects of the foreign keys that refer to a table; asked once for each map."""
 
 IsSkipped = Callable[[str, str], bool]
 """Whether rows of a table, by schema and name, are counted instead of being followed."""
@@ -294,10 +366,11 @@ IsSkipped = Callable[[str, str], bool]
 class MappedTables:
     """Follows TABLE_MAPs; numbers are valid until a statement ends, transcoders until `forget`."""
 
-    def __init__(self, choose: Choose, is_table_skipped: IsSkipped) -> None:
+    def __init__(self, choose: Choose, is_table_skipped: IsSkipped, effects: FindEffects) -> None:
         self._choose = choose
         self._is_table_skipped = is_table_skipped
-        self._kept: dict[bytes, Transcoder | SequenceRows | RowCounter | None] = {}
+        self._effects = effects
+        self._kept: dict[bytes, Reader] = {}
         self.read_with(Checksum.NONE)
         self.statement_is_over()
 
@@ -309,7 +382,7 @@ class MappedTables:
         self.statement_is_over()
 
     def statement_is_over(self) -> None:
-        self._of_id: dict[bytes, Transcoder | SequenceRows | RowCounter | None]
+        self._of_id: dict[bytes, Reader]
         self._of_id = {_NO_TABLE: None}
 
     def take_map(self, event: bytes, flavor: Flavor, *, is_wanted: bool) -> None:
@@ -326,8 +399,10 @@ class MappedTables:
 
     def leave_out(self, event: bytes, flavor: Flavor) -> None:
         """Take a TABLE_MAP whose rows are only counted until the statement ends."""
-        made = self._left_out(event[HEADER_SIZE : self._cut], flavor)
-        self._of_id[event[HEADER_SIZE:_REST_AT]] = made
+        body = event[HEADER_SIZE : self._cut]
+        self._of_id[event[HEADER_SIZE:_REST_AT]] = self._as_parent(
+            body, flavor, self._left_out(body, flavor)
+        )
 
     def name_of(self, event: bytes) -> tuple[str, str] | None:
         """Return the schema and table that a TABLE_MAP names, None if it is damaged."""
@@ -336,18 +411,25 @@ class MappedTables:
         except Malformed:
             return None
 
-    def _made(self, body: bytes, flavor: Flavor) -> Transcoder | SequenceRows | RowCounter | None:
-        if self._is_table_skipped(*names_of(body)):
-            return self._left_out(body, flavor)
-        return self._choose(TableMap.decode(body, flavor))
+    def _made(self, body: bytes, flavor: Flavor) -> Reader:
+        is_skipped = self._is_table_skipped(*names_of(body))
+        made = None if is_skipped else self._choose(TableMap.decode(body, flavor))
+        return self._as_parent(body, flavor, self._left_out(body, flavor) if is_skipped else made)
 
     def _left_out(self, body: bytes, flavor: Flavor) -> RowCounter:
         decode = partial(TableMap.decode, body, flavor)
         return RowCounter(names_of(body), decode)
 
+    def _as_parent(self, body: bytes, flavor: Flavor, reader: Reader) -> Reader:
+        name = names_of(body)
+        effects = self._effects(name)
+        if effects is None:
+            return reader
+        return ParentRows(name, partial(TableMap.decode, body, flavor), effects, reader)
+
     def rows(
         self, type_: int, event: bytes, is_skipped: Callable[[], bool] = bool
-    ) -> tuple[TableChanges | SkippedRows, ...] | None:
+    ) -> tuple[RowsOutput, ...] | None:
         """Return the changes of a rows event, None when they are not wanted.
 
         Raises `KeyError` when no TABLE_MAP named its table. Errors of its transcoder are raised as
@@ -357,6 +439,15 @@ class MappedTables:
         transcoder = self._of_id[body[:TABLE_ID_SIZE]]
         if body[TABLE_ID_SIZE] & STMT_END:
             self.statement_is_over()
+        if isinstance(transcoder, ParentRows):
+            made = self._read(transcoder.reader, type_, body, is_skipped)
+            cascaded = transcoder.changed(type_, body)
+            return made if cascaded is None else (*(made or ()), cascaded)
+        return self._read(transcoder, type_, body, is_skipped)
+
+    def _read(
+        self, transcoder: Reader, type_: int, body: bytes, is_skipped: Callable[[], bool]
+    ) -> tuple[TableChanges | SkippedRows, ...] | None:
         if transcoder is None:
             return None
         if isinstance(transcoder, RowCounter):

@@ -141,6 +141,11 @@ class Transcoder:
         if pairing.row_end is not None:
             self._read_ends = read_rows(readings, [pairing.row_end], table_map.name)
 
+    @property
+    def columns(self) -> dict[str, int]:
+        """The index in an image of each column, by its name in lower case."""
+        return {pair.column.name.lower(): pair.index for pair in self._pairs}
+
     def steps(self, type_: int, body: bytes) -> list[EncodedChanges]:
         """Return the current rows of a system-versioned table's event, in the event's order.
 

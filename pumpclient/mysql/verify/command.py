@@ -13,11 +13,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock import __version__
-from penstock.errors import Retryable, coded
+from penstock.codes import Code
+from penstock.errors import NeedsOperator, Retryable, coded
 from penstock.node.output import add_output, plain, show
 from penstock.settings.load import Parser
 from pumpclient.mysql.protocol.server import ServerAddress, address_in
 from pumpclient.mysql.verify.sides import Downstream, MysqlSide, SqliteSide
+from pumpclient.mysql.verify.source_pages import SourcePages
 from pumpclient.mysql.verify.verifier import Verifier, VerifyReport, names_of
 
 _STATEMENT_S = 3600.0
@@ -33,6 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
+    if args.source_status and (not args.repair or args.tables):
+        raise NeedsOperator(
+            "--source-status repairs the tables that a source names",
+            "give it with --repair and without --tables",
+            Code.COMMAND_INVALID,
+        )
     names = names_of(args.source_config, args.route)
     if args.repair and not _is_confirmed(args):
         sys.stderr.write("penstock verify: nothing was done\n")
@@ -51,11 +59,13 @@ def verify(args: argparse.Namespace) -> int:
             rows_per_chunk=args.rows_per_chunk,
             wait_s=args.wait_s,
             differences_max=args.max_differences,
-            repair=args.repair,
+            repair=SourcePages(args.source_status) if args.source_status else args.repair,
         ).run()
     lines = [*map(str, report.differences), _summary(report)]
+    lines += [f"{table}: repaired of what foreign keys had changed" for table in report.ended]
+    lines += [f"{table}: not repaired: {why}" for table, why in report.open.items()]
     show(args, _facts(report), "\n".join(lines))
-    return 0 if report.is_equal else 1
+    return 0 if report.is_equal and not report.open else 1
 
 
 def _facts(report: VerifyReport) -> dict[str, Any]:
@@ -131,6 +141,13 @@ def command_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="FROM=TO",
         help="a table's name downstream, such as 'shop_*.order_*=shop.orders'; may be repeated",
+    )
+    parser.add_argument(
+        "--source-status",
+        default="",
+        metavar="HOST:PORT",
+        help='with --repair: the tables that foreign keys changed (cascades = "repair"), as this'
+        " running source names them",
     )
     parser.add_argument(
         "--strict",

@@ -153,17 +153,18 @@ def rows_of(
 
 def compared(
     before: ComparedRows, downstream: ComparedRows, after: ComparedRows
-) -> tuple[dict[Key, tuple[str, tuple[str, ...]]], int]:
-    """Return the certain differences (kind, columns) by key, and the undecided row count."""
+) -> tuple[dict[Key, tuple[str, tuple[str, ...]]], set[Key]]:
+    """Return the certain differences (kind, columns) by key, and the undecided keys."""
     differing: dict[Key, tuple[str, tuple[str, ...]]] = {}
-    undecided = 0
+    undecided: set[Key] = set()
     names = [c.name for c in before.columns]
     for key in before.by_key.keys() | downstream.by_key.keys() | after.by_key.keys():
         there, here = before.by_key.get(key), downstream.by_key.get(key)
         if here == there:
             continue
         if there != after.by_key.get(key):
-            undecided += here != after.by_key.get(key)
+            if here != after.by_key.get(key):
+                undecided.add(key)
         elif here is None:
             differing[key] = "missing", ()
         elif there is None:
@@ -233,6 +234,10 @@ class End:
         return f"commit_ts {self.at}" if isinstance(self.at, int) else str(self.at)
 
 
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 Checksum = tuple[object, ...]
 
 
@@ -290,6 +295,22 @@ class MysqlSide:
             return End(
                 cluster_ts(connection) if is_tidb else master_status(connection, self.flavor)
             )
+
+    def shows(self, end: BinlogPlace, gtids: str) -> bool:
+        """Return whether a snapshot from now on has all transactions up to an end of the binlog.
+
+        A binlog has a transaction before its engine shows it. A MariaDB names the place of a
+        snapshot, a MySQL the committed GTIDs; one without GTIDs says nothing, which is taken for
+        true.
+        """
+        if self.flavor is Flavor.MARIADB:
+            self.refresh()
+            found = dict(self._snapshot.fetch("SHOW STATUS LIKE 'binlog_snapshot_%'"))
+            names = {_text(name).lower(): _text(value) for name, value in found.items()}
+            file, position = names["binlog_snapshot_file"], names["binlog_snapshot_position"]
+            return BinlogPlace(file, int(position)).floor >= end.floor
+        sql = "SELECT GTID_SUBSET(%s, @@global.gtid_executed)"
+        return bool(self.session.fetch(sql, (gtids,))[0][0])
 
     def tables(self) -> list[Name]:
         """Return all tables, except those of the server itself and of the Drainer."""

@@ -40,6 +40,7 @@ from pumpclient.mysql.verify.sides import (
     compared,
     rows_of,
 )
+from pumpclient.mysql.verify.source_pages import SourcePages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,8 @@ def _route(text: str) -> RouteRule:
 
 _POLL_S = 0.2
 _ROUNDS = 3
+NOT_THERE = "the downstream is not yet that far"
+"""Why a table keeps its note: only rows that the upstream does not have were deleted."""
 Found = dict[Key, tuple[str, tuple[str, ...]]]
 
 
@@ -134,6 +137,10 @@ class VerifyReport:
     undecided: int = 0
     only_downstream: int = 0
     differences: list[Difference] = field(default_factory=list)
+    open: dict[str, str] = field(default_factory=dict)
+    """Why a table of the upstream is not proved to be equal, or is not repaired."""
+    ended: list[str] = field(default_factory=list)
+    """The tables whose note of foreign keys' changes has ended."""
 
     @property
     def is_equal(self) -> bool:
@@ -169,12 +176,15 @@ class Verifier:
         rows_per_chunk: int,
         wait_s: float,
         differences_max: int,
-        repair: bool,
+        repair: bool | SourcePages,
     ) -> None:
         """`tables` are patterns like `shop.*`.
 
-        With `strict`, tables and columns that exist only downstream count as a difference.
+        With `strict`, tables and columns that exist only downstream count as a difference. To
+        repair by the pages of a source, the tables are those that it has notes of, and the notes of
+        repaired tables end.
         """
+        self._source = repair if isinstance(repair, SourcePages) else None
         self._up = upstream
         self._down = downstream
         self._say = say
@@ -184,31 +194,78 @@ class Verifier:
         self._rows_per_chunk = rows_per_chunk
         self._wait_s = wait_s
         self._differences_max = differences_max
-        self._repairs = repair
+        self._repairs = bool(repair)
         self._report = VerifyReport()
         self._has_waited = self._was_behind = False
+        self._is_proved = True
 
     def run(self) -> VerifyReport:
         """Compare everything; raises `NeedsOperator` and `Retryable` when that cannot be done."""
         self._check_sides()
+        source, names = self._source, self._names
+        if source is not None:
+            source.read()
+            if not source.notes:
+                return self._report
         tables = {table.full_name: table for table in base_tables(self._up.session.fetch)}
-        names = self._names
         targets = names.targets(tables)
         merged = names.merged(targets)
         chosen = [name for name in targets if self._is_chosen(name)]
-        if not chosen:
+        if source is not None:
+            self._is_proved = self._is_beyond(source)
+            self._report.open = dict.fromkeys(source.notes, "the upstream does not have it")
+        elif not chosen:
             hint = "patterns are like shop.*, and the source's filters also apply"
             problem = f"no table of the upstream is called {', '.join(self._tables)}"
             raise NeedsOperator(problem, hint, Code.COMMAND_INVALID)
         if names.leaves_rows_out:
             self._say("note: the filters of the source skip rows: they show as missing")
-        self._only_there(targets, {targets[name][0] for name in chosen})
+        if source is None:
+            self._only_there(targets, {targets[name][0] for name in chosen})
         for name in chosen:
             there, owner = tables[name], targets[name]
             renamed = replace(there, schema=owner[0], name=owner[1])
             fitting = _fitting(there, self._up, self._down, owner)
-            self._table(_TablePair(fitting, renamed, name in merged))
+            pair = _TablePair(fitting, renamed, name in merged)
+            if source is None:
+                self._table(pair)
+            else:
+                self._noted(source, pair)
         return self._report
+
+    def _noted(self, source: SourcePages, pair: _TablePair) -> None:
+        """Repair a table that foreign keys may have changed, and end the source's note."""
+        name = ".".join(pair.here.full_name)
+        label = next(each for each in source.notes if each.lower() == name.lower())
+        why = ""
+        if pair.is_merged:
+            why = "rows of other tables are in the same table"
+        elif not self._names.rules.takes_all_rows(*pair.here.full_name):
+            why = "the filters of the source skip some of its rows"
+        before, done = replace(self._report), self._report
+        if not why:
+            self._table(pair)
+            why = "" if self._is_proved else NOT_THERE
+        if done.different - done.repaired > before.different - before.repaired:
+            why = why or ("some rows differ" if pair.there.key else "it has no key to repair it by")
+        elif done.undecided > before.undecided:
+            why = why or "some rows kept changing"
+        if why:
+            self._report.open[label] = why
+            return
+        source.repaired(label)
+        del self._report.open[label]
+        self._report.ended.append(label)
+
+    def _is_beyond(self, source: SourcePages) -> bool:
+        """Wait until both sides show the changes of the notes; return whether they do."""
+        end, deadline_s = self._up.end().at, time.monotonic() + self._wait_s
+        assert not isinstance(end, int), "a TiDB has no source"
+        while not self._up.shows(end, source.gtids):
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        return self._wait()
 
     def _check_sides(self) -> None:
         for side in (self._up, self._down):
@@ -221,7 +278,10 @@ class Verifier:
             )
 
     def _is_chosen(self, name: Name) -> bool:
-        return any(fnmatchcase(".".join(name), pattern) for pattern in self._tables)
+        label = ".".join(name)
+        if self._source is not None:
+            return label.lower() in {each.lower() for each in self._source.notes}
+        return any(fnmatchcase(label, pattern) for pattern in self._tables)
 
     def _only_there(self, targets: Mapping[Name, Name], schemas: set[str]) -> None:
         known = {tuple(map(str.lower, target)) for target in targets.values()}
@@ -275,14 +335,15 @@ class Verifier:
         *,
         can_repair: bool,
     ) -> None:
-        found, undecided, rows = self._examined(pair, columns, range_)
+        found, undecided, rows, is_sure = self._examined(pair, columns, range_)
         self._report.undecided += undecided
         for key, (kind, names) in sorted(found.items(), key=lambda item: repr(item[0])):
             self._note(Difference(str(pair), kind, key, names))
         if found and self._repairs and not can_repair:
             self._say(f"{pair} has columns that only the downstream has: not repaired")
         elif found and self._repairs:
-            self._repair(pair, columns, range_, found, rows)
+            is_sure = is_sure or self._source is None
+            self._repair(pair, columns, range_, found, rows, only_deletes=not is_sure)
 
     def _note(self, difference: Difference) -> None:
         self._report.different += 1
@@ -291,24 +352,33 @@ class Verifier:
 
     def _examined(
         self, pair: _TablePair, columns: tuple[ComparedColumn, ...], range_: Range
-    ) -> tuple[Found, int, ComparedRows]:
-        lasting: Found | None = None
-        undecided = 0
+    ) -> tuple[Found, int, ComparedRows, bool]:
+        """Return the differences, the number of undecided rows, the upstream's rows, and whether
+        the downstream was proved to be at the upstream's end."""
+        doubtful: set[Key] | None = None
+        first: ComparedRows | None = None
         for _ in range(_ROUNDS):
             before = self._rows(self._up, pair.here, columns, range_)
-            self._wait()
+            is_sure = self._wait()
             there = self._rows(self._down, pair.there, columns, range_)
             self._report.commit_ts = self._down.position().commit_ts
             after = self._rows(self._up, pair.here, columns, range_)
             found, undecided = compared(before, there, after)
             if pair.is_merged:
                 found = {key: what for key, what in found.items() if what[0] != "extra"}
-            if lasting is not None:
-                found = {key: what for key, what in found.items() if key in lasting}
-            lasting = found
-            if not found and not undecided:
+            # A row that was equal once is not doubtful any more, nor is one that the stream wrote
+            # after it had passed the notes.
+            now = found.keys() | undecided
+            doubtful = now if doubtful is None else now & doubtful
+            first = there if first is None else first
+            if self._source is not None:
+                old, new = first.by_key, there.by_key
+                doubtful = {key for key in doubtful if old.get(key) == new.get(key)}
+            if not doubtful:
                 break
-        return lasting or {}, undecided, after
+        assert doubtful is not None, "there is at least one round"
+        left = {key: what for key, what in found.items() if key in doubtful}
+        return left, len(undecided & doubtful), after, is_sure
 
     def _rows(
         self,
@@ -320,19 +390,24 @@ class Verifier:
         side.refresh()
         return rows_of(columns, table.key, side.rows(table, columns, range_))
 
-    def _wait(self) -> None:
-        end = self._up.end()
-        deadline_s = time.monotonic() + self._wait_s
+    def _wait(self) -> bool:
+        """Wait until the downstream is at the upstream's end; return whether that is proved."""
+        end, ts = self._up.end(), 0
+        deadline_s = time.monotonic() + (self._wait_s if self._is_proved else 0)
         while True:
             self._down.refresh()
             position = self._down.position()
             if end.is_in(position, self._names.source):
-                return
+                return True
+            if self._source is not None and not isinstance(end.at, int):
+                ts = ts or self._source.ts_beyond(end.at)
+                if ts and position.commit_ts >= ts:
+                    return True
             if time.monotonic() > deadline_s:
                 if not self._was_behind:
                     self._was_behind = True
                     self._say(f"note: {end.doubt(position, self._names.source)}")
-                return
+                return False
             if not self._has_waited:
                 self._has_waited = True
                 self._say(f"waiting until the downstream is at {end}")
@@ -345,6 +420,8 @@ class Verifier:
         range_: Range,
         found: Found,
         rows: ComparedRows,
+        *,
+        only_deletes: bool,
     ) -> None:
         table = pair.there
         if not table.key:
@@ -355,8 +432,9 @@ class Verifier:
         gone = [
             tuple(key[by_position.index(n)] for n in order) for key in found if key not in rows.raw
         ]
-        self._down.write(table, columns, gone, [rows.raw[k] for k in found if k in rows.raw])
-        again, undecided, _ = self._examined(pair, columns, range_)
+        written = [] if only_deletes else [rows.raw[k] for k in found if k in rows.raw]
+        self._down.write(table, columns, gone, written)
+        again, undecided, *_ = self._examined(pair, columns, range_)
         left = sum(key in again for key in found)
         self._report.repaired += len(found) - left
         self._say(f"{pair}: {len(found) - left} of {len(found)} rows repaired")

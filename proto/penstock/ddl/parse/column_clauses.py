@@ -341,7 +341,7 @@ def _quiet_attribute(cur: Cursor, column: ast.ColumnDef) -> ast.ColumnDef | None
             cur.foreign.append(unnamed)
     elif cur.take("REFERENCES"):
         # MySQL reads an inline REFERENCES and ignores it, MariaDB does not: omit it.
-        column = replace(column, actions=reference(cur))
+        column = replace(column, reference=reference(cur))
         cur.drop_text(start)
     elif not _compressed(cur) and not cur.take("INVISIBLE"):
         return None

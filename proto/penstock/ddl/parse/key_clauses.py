@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from penstock.ddl.parse import versioning
 from penstock.ddl.parse.cursor import Cursor
-from penstock.ddl.syntax.statements import Edit, Flavor, KeyDef, KeyPart, left_out
+from penstock.ddl.syntax.statements import Edit, Flavor, KeyDef, KeyPart, Reference, left_out
 
 _ACTIONS = ("SET", "NULL"), ("SET", "DEFAULT"), ("NO", "ACTION"), ("CASCADE",), ("RESTRICT",)
 
@@ -84,14 +84,14 @@ def _foreign_key(cur: Cursor, constraint: str | None) -> KeyDef:
     name = cur.name() if cur.is_name() else None
     parts = tuple(KeyPart(name=n) for n in cur.names())
     cur.expect("REFERENCES")
-    actions = reference(cur)
+    refers = reference(cur)
     return KeyDef(
         name=constraint or name,
         parts=parts,
         implied=True,
         at=cur.last_end,
         if_not_exists=if_not_exists,
-        actions=actions,
+        reference=refers,
     )
 
 
@@ -188,11 +188,9 @@ def enforcement(cur: Cursor) -> bool:
     return False
 
 
-def reference(cur: Cursor) -> tuple[str, ...]:
-    """Skip the table and the options of REFERENCES; return the actions in the form of `KeyDef`."""
-    cur.table_ref()
-    if cur.is_sign("("):
-        cur.names()
+def reference(cur: Cursor) -> Reference:
+    table = cur.table_ref()
+    columns = tuple(cur.names()) if cur.is_sign("(") else ()
     if cur.take("MATCH"):
         cur.next()
     actions: list[str] = []
@@ -204,4 +202,4 @@ def reference(cur: Cursor) -> tuple[str, ...]:
         if action is None:
             cur.fail("an action")
         actions.append(" ".join(("ON", event, *action)))
-    return tuple(actions)
+    return Reference(table, columns, tuple(actions))

@@ -148,6 +148,15 @@ class KeyPart:
         return self.period_at != (-1, -1)
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The clause REFERENCES; its actions are in capitals: `ON DELETE CASCADE`."""
+
+    table: TableRef
+    columns: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDef:
     """A key; an `implied` key is required by a foreign key when no other key serves it.
@@ -169,8 +178,8 @@ class KeyDef:
     inline: Edit | None = None
     """The edit that removes such a key from its column."""
     if_not_exists: bool = False
-    actions: tuple[str, ...] = ()
-    """The actions of a foreign key, in capitals: `ON DELETE CASCADE`."""
+    reference: Reference | None = None
+    """Set for a foreign key."""
     is_check: bool = False
     is_remark: bool = False
     """A CHECK that is NOT ENFORCED."""
@@ -205,8 +214,8 @@ class ColumnDef:
     after: str | None = None
     """The column before it; "" is FIRST, None the end of the table."""
     if_not_exists: bool = False
-    actions: tuple[str, ...] = ()
-    """The actions of an inline REFERENCES, which is omitted downstream."""
+    reference: Reference | None = None
+    """An inline REFERENCES, which is omitted downstream."""
     is_bound: bool = False
     """ROW START or ROW END of a system-versioned table."""
     is_versioned: bool = False

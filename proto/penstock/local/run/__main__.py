@@ -34,9 +34,10 @@ from penstock import __version__
 from penstock.cluster import etcd
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
-from penstock.local.process import open_local, python_module
+from penstock.local.process import open_local
 from penstock.local.run.parts import CONSOLE, DRAINER, ETCD, SOURCE, Choice, Part, parts_of
 from penstock.local.run.preflight import Look, downstream_checks, report, sides_of
+from penstock.local.run.repair import Repairs, comparison
 from penstock.local.run.supervisor import ENDED, RUNNING, STOPPED, Running, Supervisor
 from penstock.node import command, service
 from penstock.node.output import add_output, show
@@ -284,11 +285,20 @@ async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> i
     async def work() -> int:
         await supervisor.until_running()
         service.notify(service.READY)
+        repairs = Repairs(choice, {each.name: each for each in parts}, screen.line)
         if once:
-            return await _once(choice, supervisor.parts)
+            return await _once(choice, supervisor.parts, repairs)
+        repairing = asyncio.ensure_future(repairs.keep())
+        try:
+            return await shown(repairs)
+        finally:
+            repairing.cancel()
+            await asyncio.wait((repairing,))
+
+    async def shown(repairs: Repairs) -> int:
         while True:
             text = await asyncio.to_thread(_progress, supervisor.parts)
-            screen.line(text, end="")
+            screen.line("; ".join(filter(None, (text, repairs.text))), end="")
             await asyncio.sleep(_EVERY_S if screen.is_live else _EVERY_S_UNWATCHED)
 
     return await supervisor.run(stop, work())
@@ -327,7 +337,7 @@ def _progress(parts: Mapping[str, Running]) -> str:
     return "; ".join(texts)
 
 
-async def _once(choice: Choice, parts: Mapping[str, Running]) -> int:
+async def _once(choice: Choice, parts: Mapping[str, Running], repairs: Repairs) -> int:
     """Return once the downstream has all that the upstream had; 1 if rows differ."""
 
     def follows(status: Mapping[str, Any]) -> bool:
@@ -348,6 +358,7 @@ async def _once(choice: Choice, parts: Mapping[str, Running]) -> int:
     with closing(etcd.connect(choice.etcd_urls or parts[ETCD].part.address)) as client:
         wanted_ts = await asyncio.to_thread(OracleClient(client).get_ts)
     await _until(parts[DRAINER].part, lambda found: found.get("LastTS", 0) >= wanted_ts)
+    await repairs.settle()
     target = target_of(choice.downstream)
     if isinstance(target, MysqlTarget | SqliteTarget):
         return await _compared(choice, target)
@@ -361,22 +372,8 @@ async def _until(part: Part, holds: Callable[[Mapping[str, Any]], bool]) -> None
 
 async def _compared(choice: Choice, target: MysqlTarget | SqliteTarget) -> int:
     """Run `penstock verify` and return its exit code."""
-    upstream = choice.upstream
-    assert upstream is not None, "--once needs an upstream server"
-    downstream = f"sqlite:///{target.file}" if isinstance(target, SqliteTarget) else ""
-    passwords = {"PENSTOCK_UPSTREAM_PASSWORD": upstream.password}
-    if isinstance(target, MysqlTarget):
-        downstream = f"mysql://{quote(target.user)}@{target.host}:{target.port}/"
-        passwords["PENSTOCK_DOWNSTREAM_PASSWORD"] = target.current_password()
-    arguments = [
-        "--upstream", f"mysql://{quote(upstream.user)}@{upstream.host}:{upstream.port}/",
-        "--downstream", downstream, "--source-config", str(choice.folder / "conf/source.toml"),
-        "--wait-s", "5",
-    ]  # fmt: skip
-    given = {name: text for name, text in passwords.items() if text}
-    process = await asyncio.create_subprocess_exec(
-        *python_module("pumpclient.mysql.verify", *arguments), env={**os.environ, **given}
-    )
+    command_, environment = comparison(choice, target, "--wait-s", "5")
+    process = await asyncio.create_subprocess_exec(*command_, env=environment)
     try:
         return await process.wait()
     finally:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from drainer.settings.targets import MysqlTarget, target_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
 from penstock.local.etcd import EtcdServer
@@ -140,8 +141,12 @@ def settings_of(choice: Choice, etcd_urls: str) -> dict[str, dict[str, Any]]:
     if (server := choice.upstream) is not None:
         secret = folder / "conf/upstream.password"
         secret.write_text(f"{server.password}\n")
+        # The settings of a Drainer may leave rows out, which a repair would bring back.
+        is_alike = not {"filter", "syncer"} & choice.more.get(DRAINER, {}).keys()
+        can_repair = is_alike and isinstance(target_of(choice.downstream), MysqlTarget)
         made[SOURCE] |= {
             "mode": "all",
+            "cascades": "repair" if can_repair else "stop",
             "source": {
                 "host": server.host, "port": server.port, "user": server.user,
                 "password-file": str(secret),

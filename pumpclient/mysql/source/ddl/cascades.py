@@ -1,4 +1,4 @@
-"""Finds foreign keys that change rows without logging them; refuses or reports these keys.
+"""Finds foreign keys that change rows without logging them; refuses, follows or reports these keys.
 
 InnoDB executes CASCADE and SET NULL itself, below the binlog: the binlog has the parent's row but
 none of its children's. RESTRICT, NO ACTION and SET DEFAULT (which InnoDB does not do) change no
@@ -10,114 +10,54 @@ row. The table that has the key decides; the parent need not be replicated.
     in the stream      in each replicated DDL, before it is executed
     logged             a server may cascade above its storage engine, and log it: nothing to judge
     "stop"             `NeedsOperator` names table and key
+    "repair"           `FollowedKeys` tells which tables a parent's change may have changed, and
+                       `penstock verify` repairs them downstream
     "accept"           a warning names them, once in a process
     an operator's SQL  a warning as well: the operator chose it
 
-Why the Drainer does not cascade instead, with foreign key checks on and strategy `statements`:
-after an unclean stop it sends rows again as REPLACE, which would delete a parent and with it
-children that are not sent again. Workers order transactions by the rows that they name, and the
-cascaded rows are not among these. With filters, routes and sessions with checks off upstream, the
-tables and keys downstream also differ from the server's.
+Decision D34 in ARCHITECTURE.md states why these changes are not derived.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict
 
 import pymysql
 
 from penstock.codes import Code
-from penstock.ddl.parse.parser import parse
-from penstock.ddl.syntax.statements import (
-    AddColumns,
-    AlterTable,
-    ChangeColumn,
-    ColumnDef,
-    CreateTable,
-    KeyDef,
-    Operation,
-    Statement,
-)
+from penstock.ddl.syntax.statements import Statement as Parsed
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.node.checks import Check
 from pumpclient.mysql.gtid import Flavor
-from pumpclient.mysql.protocol.server import Connection, ServerAddress, logs_cascades
+from pumpclient.mysql.protocol.server import (
+    Connection,
+    ServerAddress,
+    logs_cascades,
+    master_status,
+    version_of,
+)
+from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
-from pumpclient.mysql.source.config import ACCEPT, SourceConfig
+from pumpclient.mysql.source.config import REPAIR, STOP, SourceConfig
 from pumpclient.mysql.source.ddl.table_mapping import server_tables, show_create
+from pumpclient.mysql.source.state.checkpoint import SourceStore
 from pumpclient.mysql.translate.ddl_pieces import Piece
+from pumpclient.mysql.translate.foreign_keys import (
+    Cascade,
+    Effects,
+    ForeignKeys,
+    cascades_of_statement,
+    cascades_of_table,
+)
 from pumpclient.mysql.translate.online_ddl import OnlineDdl
+from pumpclient.mysql.translate.outputs import Statement
 from pumpclient.mysql.translate.statement_text import Dialect
-
-_BELOW_BINLOG = ("CASCADE", "SET NULL")
-_INLINE_SINCE = {Flavor.MARIADB: 100500, Flavor.MYSQL: 90000}
-"""Older versions accept a REFERENCES within a column's definition, and ignore it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cascade:
-    """A foreign key: its table on the server, its name or columns, and its action."""
-
-    table: Name
-    key: str
-    actions: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{'.'.join(self.table)}: {self.key} {' '.join(self.actions)}"
-
-
-def cascades_of_table(table: Name, create_table: str) -> list[Cascade]:
-    """Return a table's keys from its SHOW CREATE TABLE, which writes none inline.
-
-    Raises `NeedsOperator` for an unreadable definition.
-    """
-    if not any(action in create_table for action in _BELOW_BINLOG):
-        return []
-    return [each for statement in parse(create_table)[1] for each in _of(table, statement, False)]
-
-
-def cascades_of_piece(piece: Piece, dialect: Dialect) -> list[Cascade]:
-    takes_inline = dialect.version >= _INLINE_SINCE[dialect.flavor]
-    return [
-        each
-        for statement in parse(piece.sql)[1]
-        for each in _of(piece.tables[0], statement, takes_inline)
-    ]
-
-
-def _of(table: Name, statement: Statement, takes_inline: bool) -> Iterator[Cascade]:
-    keys: list[KeyDef] = []
-    columns: list[ColumnDef] = []
-    if isinstance(statement, CreateTable):
-        keys += statement.keys
-        columns += statement.columns
-    elif isinstance(statement, AlterTable):
-        for part in statement.parts:
-            _gather(part.operation, keys, columns)
-    for key in keys:
-        if actions := _below_binlog(key.actions):
-            named = key.name or f"FOREIGN KEY ({', '.join(part.name for part in key.parts)})"
-            yield Cascade(table, named, actions)
-    for column in columns:
-        if takes_inline and (actions := _below_binlog(column.actions)):
-            yield Cascade(table, f"column {column.name}", actions)
-
-
-def _gather(operation: Operation, keys: list[KeyDef], columns: list[ColumnDef]) -> None:
-    if isinstance(operation, KeyDef):
-        keys.append(operation)
-    elif isinstance(operation, AddColumns):
-        columns += operation.columns
-    elif isinstance(operation, ChangeColumn):
-        columns.append(operation.column)
-
-
-def _below_binlog(actions: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(action for action in actions if action.endswith(_BELOW_BINLOG))
-
 
 log = logging.getLogger(__name__)
 
@@ -128,12 +68,15 @@ _WHAT = "by foreign keys the server changes rows that its binlog does not have"
 _HINT = (
     "change these keys to RESTRICT on the server, and let the application change the children's"
     " rows; or skip these tables (penstock source skip-table);"
-    ' or set cascades = "accept", and repair differences with penstock verify --repair'
+    ' or set cascades = "repair": then penstock verify --repair restores these rows downstream, or'
+    " penstock source reload, where the downstream is no SQL server"
 )
+_REPAIRED = "penstock verify --repair restores these rows downstream after each such change"
 _HINT_OF_DDL = (
     "change the key to RESTRICT on the server, and let the application change the children's rows,"
     " then load the table again with penstock source reload;"
-    ' or set cascades = "accept", and repair differences with penstock verify --repair'
+    ' or set cascades = "repair": then penstock verify --repair restores these rows downstream, or'
+    " penstock source reload, where the downstream is no SQL server"
 )
 
 
@@ -151,11 +94,13 @@ class Cascades:
 
         `are_logged` asks the server whether its binlog has the changes made by its foreign keys.
         """
-        self._is_accepted = policy == ACCEPT
+        self._policy = policy
         self._are_logged = are_logged
         self._is_replicated = is_replicated
         self._online = online
         self._reported: set[Cascade] = set()
+        self.seen: set[Cascade] = set()
+        """All keys that the server had, also of tables that are not replicated."""
 
     @classmethod
     def of(cls, config: SourceConfig) -> Cascades:
@@ -170,13 +115,14 @@ class Cascades:
 
     def checks(self, address: ServerAddress) -> list[Check]:
         """Return one check, with the cascades on the server if they are not logged."""
-        found = self._on_server(address)
+        found = self.on_server(address)
         if not found or self._are_logged():
             which = "the binlog has the rows that they change" if found else _NONE
             return [Check(_CHECK, True, which)]
         return [Check(
-            _CHECK, False, f"{len(found)} change rows that the binlog does not have", _HINT,
-            required=not self._is_accepted, names=tuple(map(str, found)),
+            _CHECK, False, f"{len(found)} change rows that the binlog does not have",
+            _REPAIRED if self._policy == REPAIR else _HINT,
+            required=self._policy == STOP, names=tuple(map(str, found)),
         )]  # fmt: skip
 
     def look_at_server(
@@ -189,13 +135,13 @@ class Cascades:
 
         With `only`, look at these tables only.
         """
-        found = [each for each in self._on_server(address, only) if each.table not in left_out]
+        found = [each for each in self.on_server(address, only) if each.table not in left_out]
         self._judge(found, f"{address}: {_WHAT}", _HINT)
 
     def look_at(self, pieces: Iterable[Piece], dialect: Dialect) -> None:
         """Raise `NeedsOperator` or warn about the cascades that these pieces of DDL create."""
         for piece in pieces:
-            found = cascades_of_piece(piece, dialect)
+            found = cascades_of_statement(piece.tables[0], piece.sql, dialect)
             self._judge(found, _WHAT, _HINT_OF_DDL, is_decided=piece.is_override)
 
     def _judge(
@@ -203,7 +149,7 @@ class Cascades:
     ) -> None:
         if not found or self._are_logged():
             return
-        if not (self._is_accepted or is_decided):
+        if self._policy == STOP and not is_decided:
             names = "; ".join(map(str, found[:_NAMED_MAX]))
             more = len(found) - _NAMED_MAX
             raise NeedsOperator(
@@ -214,31 +160,135 @@ class Cascades:
         new = [each for each in found if each not in self._reported]
         self._reported.update(new)
         if new:
-            log.warning("%s: %s: compare with penstock verify", what, "; ".join(map(str, new)))
+            then = _REPAIRED if self._policy == REPAIR else "compare with penstock verify"
+            log.warning("%s: %s: %s", what, "; ".join(map(str, new)), then)
 
-    def _on_server(
+    def on_server(
         self, address: ServerAddress, only: Collection[Name] | None = None
     ) -> list[Cascade]:
+        """Return the keys of followed tables; to repair, `seen` gets those of all tables."""
         with address.session() as connection:
             with connection.cursor() as cursor:
                 cursor.execute("SET SESSION sql_mode = '', sql_quote_show_create = 1")
             names = server_tables(connection) if only is None else only
-            tables = [name for name in names if self._is_followed(name)]
-            return [each for name in tables for each in _of_table(connection, name)]
+            found = [
+                each
+                for name in names
+                if self._policy == REPAIR or self.is_followed(*name)
+                for each in _of_table(connection, name, is_required=self.is_followed(*name))
+            ]
+        self.seen.update(found)
+        return [each for each in found if self.is_followed(*each.table)]
 
-    def _is_followed(self, name: Name) -> bool:
-        is_copy = self._online is not None and self._online.is_copy(name[1])
-        return self._is_replicated(*name) and not is_copy
+    def is_followed(self, schema: str, table: str) -> bool:
+        is_copy = self._online is not None and self._online.is_copy(table)
+        return self._is_replicated(schema, table) and not is_copy
+
+    def followed_keys(self, address: ServerAddress, store: SourceStore) -> FollowedKeys | None:
+        """Return the keys to follow along the stream; None if nothing is to be repaired."""
+        if self._policy != REPAIR or self._are_logged():
+            return None
+        return FollowedKeys(self, address, store)
 
 
-def _of_table(connection: Connection, name: Name) -> list[Cascade]:
+_MAY_CHANGE_KEYS = re.compile(
+    r"\b(FOREIGN|CONSTRAINT|REFERENCES|RENAME|CHANGE|DROP|REPLACE)\b", re.IGNORECASE
+)
+_MAY_ADD_KEYS = re.compile(r"\bREFERENCES\b", re.IGNORECASE)
+_REFRESH_S = 60.0
+
+
+class FollowedKeys:
+    """The cascading keys of a server at the place of its stream, never too few; for one thread.
+
+    They are stored before the source's checkpoint passes a statement that adds some. Keys go when
+    all are read again from the server, at a time when its binlog ended at E: if no statement that
+    may change keys is between the place of the stream then and E, these are the keys up to E. They
+    replace the others once the stored checkpoint is beyond E, as nothing before is read again.
+    """
+
+    def __init__(self, cascades: Cascades, address: ServerAddress, store: SourceStore) -> None:
+        self._cascades = cascades
+        self._address = address
+        self._store = store
+        stored = json.loads(store.keys() or b"[]")
+        before = ForeignKeys(map(Cascade.of_fields, stored)) | ForeignKeys(cascades.seen)
+        self._stored: frozenset[Cascade] = frozenset()
+        self._next: tuple[ForeignKeys, tuple[int, int]] | None = None
+        self._is_stale = False
+        self._read_s = time.monotonic()
+        self._found = before
+        self._found |= self._read()
+        self._save()
+
+    def effects(self, parent: Name) -> Effects | None:
+        return self._found.effects(parent, self._cascades.is_followed)
+
+    def is_followed(self, schema: str, table: str) -> bool:
+        return self._cascades.is_followed(schema, table)
+
+    def after(self, statement: Statement, parsed: Sequence[Parsed] | None, schema: str) -> bool:
+        """Follow a statement, None if it is unreadable; return whether the keys have changed."""
+        text = statement.query.statement.decode("latin1")
+        if not _MAY_CHANGE_KEYS.search(text):
+            return False
+        before, self._next, self._is_stale = self._found, None, True
+        for each in parsed or ():
+            self._found = self._found.after(each, schema, statement.dialect)
+        if parsed is None and _MAY_ADD_KEYS.search(text):
+            self._found |= self._read()
+        self._save()
+        return self._found is not before
+
+    def refresh(self) -> None:
+        """Read the keys again if statements may have removed some; call it when nothing else is."""
+        if self._is_stale and time.monotonic() - self._read_s >= _REFRESH_S:
+            self._read()
+
+    def passed(self, stored: Location) -> bool:
+        """Forget the keys that are gone, given the stored place; return whether any are."""
+        if self._next is None or (stored.file.number, stored.position) < self._next[1]:
+            return False
+        (found, _), self._next = self._next, None
+        if found.keys == self._found.keys:
+            return False
+        self._found = found
+        self._save()
+        return True
+
+    def switched(self) -> None:
+        """Another server or history follows, whose places say nothing about this one's."""
+        self._next = None
+        self._found |= self._read()
+        self._save()
+
+    def _read(self) -> ForeignKeys:
+        cascades = self._cascades
+        cascades.seen.clear()
+        cascades.on_server(self._address)
+        found = ForeignKeys(cascades.seen)
+        with self._address.session() as connection:
+            end = master_status(connection, Flavor.of_version(version_of(connection)))
+        self._next, self._is_stale, self._read_s = (found, end.floor), False, time.monotonic()
+        return found
+
+    def _save(self) -> None:
+        if self._found.keys != self._stored:
+            keys = sorted(map(asdict, self._found.keys), key=repr)
+            self._store.save_keys(json.dumps(keys, ensure_ascii=False))
+            self._stored = self._found.keys
+
+
+def _of_table(connection: Connection, name: Name, *, is_required: bool) -> list[Cascade]:
     try:
         sql = show_create(connection, name)
-    except pymysql.err.ProgrammingError as error:
-        if error.args[0] == _NO_TABLE:
+    except pymysql.err.MySQLError as error:
+        if error.args[0] == _NO_TABLE or not is_required:
             return []  # It was dropped after it was listed: the binlog has the DROP.
         raise
     try:
         return cascades_of_table(name, sql)
     except NeedsOperator as error:
+        if not is_required:
+            return []
         raise NeedsOperator(f"{'.'.join(name)}: {error.problem}", error.hint, error.code) from error

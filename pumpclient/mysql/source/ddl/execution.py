@@ -52,6 +52,7 @@ from pumpclient.mysql.translate.ddl_pieces import (
     Translator,
     Verb,
     origins_of,
+    split,
     table_by_table,
     together,
 )
@@ -197,6 +198,18 @@ class Statements:
         except NeedsOperator as error:
             raise _refused(statement, error, self.tables_of(statement)) from error
         return found
+
+    def parsed(self, statement: Statement) -> list[Parsed] | None:
+        """Return the server's statements, replicated or not; None if they are unreadable."""
+        if phase_to_skip(statement.query.variables()):
+            return []
+        try:
+            text = self._text(statement, statement.query.schema.decode())
+            if skip_reason(text) is not None:
+                return []
+            return [each for _, each in split(text)]
+        except (NeedsOperator, RecursionError, LookupError, ValueError, TypeError, AttributeError):
+            return None
 
     def tables_of(self, statement: Statement) -> tuple[Name, ...]:
         schema = statement.query.schema.decode()

@@ -4,9 +4,10 @@
     /penstock/v1/sources/<id>/owner   the process that runs it, on that process' lease
     /penstock/v1/sources/<id>/pages   the URL of that process' status pages, on the same lease
     /penstock/v1/sources/<id>/epoch   JSON, the last epoch, see `Begun`; stays when the first goes
+    /penstock/v1/sources/<id>/keys    JSON, the server's foreign keys, see `FollowedKeys`
 
-Only the owner writes the first and the last, in an etcd transaction that demands the second. `done`
-is a place in the relay log: all transactions up to it are committed. The relay log's
+Only the owner writes the first and the last two, in an etcd transaction that demands the second.
+`done` is a place in the relay log: all transactions up to it are committed. The relay log's
 sub-directories count histories, and so does `epoch`: both grow by one together. If etcd was
 restored and the relay log is lost, an epoch may therefore come again with another history. The
 origin of each transaction tells a Drainer (`drainer.planner`) two facts by which it detects this:
@@ -101,6 +102,8 @@ class Checkpoint:
     """Digest of the file in which the epoch begins, 0 where that is not known."""
     after: str = ""
     """The last place before the epoch, "epoch:file:position", until the epoch has a commit."""
+    cascaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The tables that foreign keys may have changed up to `done`, see `CascadedTables`."""
     reloaded: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The results of the last reloads, by table: number, rows, time, and where its DROP was
     read.
@@ -228,6 +231,7 @@ class SourceStore:
         self._key = SOURCES + source_id
         self._owner_key = f"{self._key}/owner"
         self._epoch_key = f"{self._key}/epoch"
+        self._keys_key = f"{self._key}/keys"
         self._noted = Begun()
         self.pages_url = ""
         """URL of this process' status pages; must be set before `own`."""
@@ -324,6 +328,13 @@ class SourceStore:
             raise Malformed(
                 f"{self._epoch_key} in etcd cannot be read: {error}", _HINT, Code.ETCD_VALUE
             ) from error
+
+    def keys(self) -> bytes | None:
+        return read(self._etcd, self._keys_key)
+
+    def save_keys(self, text: str) -> None:
+        """Replace the foreign keys, durably; raises like `save`."""
+        self._write([self._etcd.transactions.put(self._keys_key, text)])
 
     def begin(self, epoch: int) -> None:
         """Record a new epoch before anything of it is committed; raises like `save`."""

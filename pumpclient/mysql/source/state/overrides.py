@@ -5,6 +5,7 @@ Pure.
     skip, replace SQL, inject SQL    about one place of the server's binlog
     skip-table DB.TABLE              about all of a table from here on
     reload DB.TABLE                  the same, until it is loaded again with its merged tables
+    repaired DB.TABLE                of `penstock verify`: foreign keys' changes are downstream
     continue                         about a server whose history differs from the known history
     revoke FILE:POSITION | DB.TABLE  takes one of these back, while nothing was skipped by it
 
@@ -101,6 +102,24 @@ def tables_reloaded(names: Sequence[Name], gone: Collection[Name] = ()) -> Edit:
             f"{label} loaded again, reload {number}: downstream the table is dropped, created and"
             " filled while all others continue; see status\n"
         )
+
+    return edit
+
+
+def table_repaired(label: str, last: str) -> Edit:
+    """Return the edit that forgets a table's note of foreign keys' changes, the last at `last`.
+
+    The table was repaired after it was at `last`; a later change stays noted.
+    """
+
+    def edit(checkpoint: Checkpoint) -> tuple[Checkpoint, str]:
+        note = checkpoint.cascaded.get(label)
+        if note is None or note["last"] != last:
+            return checkpoint, f"{label} is to be repaired again: foreign keys have changed it\n"
+        if any(each.label == label and each.is_whole for each in checkpoint.left_out):
+            return checkpoint, f"{label} is skipped: it is to be repaired once it is followed\n"
+        others = {name: each for name, each in checkpoint.cascaded.items() if name != label}
+        return replace(checkpoint, cascaded=others), f"{label} is repaired up to {last}\n"
 
     return edit
 

@@ -14,6 +14,7 @@ from pumpclient.mysql.journal import Journal
 from pumpclient.mysql.load.state import LoadState
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
+from pumpclient.mysql.source.ddl.cascades import FollowedKeys
 from pumpclient.mysql.source.ddl.execution import Statements
 from pumpclient.mysql.source.ddl.table_mapping import Tables
 from pumpclient.mysql.source.state.checkpoint import Checkpoint, FollowFile, SourceStore
@@ -94,5 +95,7 @@ class SyncContext:
     source_id: str
     flavor: Flavor
     load: LoadState | None = None
+    keys: FollowedKeys | None = None
+    """The foreign keys whose changes are noted; None: no notes are made."""
     cancel_reload: Callable[[Sequence[Name]], None] = lambda names: None
     """Ends the reload of any of these tables, because a statement moves it."""

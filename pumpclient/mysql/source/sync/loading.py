@@ -37,6 +37,7 @@ from pumpclient.mysql.source.state.overrides import (
     override_at,
     revoked,
     table_name,
+    table_repaired,
     table_skipped,
     tables_reloaded,
 )
@@ -99,6 +100,10 @@ EDITS = {
     ),
     "continue": ("/continue", "another history of the server is followed"),
     "skip-table": ("/skip-table/{table}", "schema.table is skipped from here on"),
+    "repaired": (
+        "/repaired/{table}/{last}",
+        "schema.table was compared after foreign keys changed it, the last time at this place",
+    ),
     "revoke": ("/revoke/{what}/{gap}", "file:position or schema.table; - or accept"),
 }
 """The requests that change a checkpoint: path of the page, and its description."""
@@ -117,6 +122,8 @@ def edit_of(config: SourceConfig, request: str, parts: Mapping[str, str]) -> Edi
             return reloaded(config, rules, table_name(parts["table"]), accepts_gap=accepts_gap)
         case "revoke":
             return revoked(parts["what"], accepts_gap=accepts_gap)
+        case "repaired":
+            return table_repaired(parts["table"], parts["last"])
         case "continue":
             history = history_of(config.source.address(), config.source.stream())
             return history_accepted(history.name, str(history))

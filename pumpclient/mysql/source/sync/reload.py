@@ -344,7 +344,13 @@ class Reload:
         rows, statements = sum(t.rows for t in tables), sum(t.statements for t in tables)
         left_out_text = f"{rows} rows and {statements} statements that had been skipped are in it"
         kept = dict(list(reports.items())[-_REPORTS_MAX:])
-        return replace(checkpoint, left_out=left_out.tables, reloaded=kept), (
+        cascaded = {  # What foreign keys had done before the snapshot is in it.
+            label: note
+            for label, note in checkpoint.cascaded.items()
+            if label not in {each.label for each in tables}
+            or Location.parse(note["last"]) > self._snapshot(loaded)
+        }
+        return replace(checkpoint, left_out=left_out.tables, reloaded=kept, cascaded=cascaded), (
             f"reload {self.number} is done, and followed from {checkpoint.done} on; {left_out_text}"
             f"\n{''.join(parts)}"
         )

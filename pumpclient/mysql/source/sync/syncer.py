@@ -63,7 +63,9 @@ from pumpclient.mysql.source.sync.context import SyncContext
 from pumpclient.mysql.source.sync.transactions import CatchUp, Gatherer, KnownTransactions
 from pumpclient.mysql.translate.assembler import Assembler
 from pumpclient.mysql.translate.ddl_pieces import Translation, Verb
+from pumpclient.mysql.translate.foreign_keys import CascadedTables
 from pumpclient.mysql.translate.outputs import (
+    Cascaded,
     Finished,
     Output,
     Refused,
@@ -120,6 +122,8 @@ class Syncer:
         self._known = self._known_from(checkpoint)
         self._catch_up = CatchUp(context.load, checkpoint)
         self._left_out = SkippedTables(checkpoint.left_out)
+        self._cascaded = CascadedTables(checkpoint.cascaded)
+        self._are_keys_gone = False
         self._assembler = self._assembler_from(checkpoint.place)
         self._gatherer = Gatherer(group_count_max, context.client.session.options)
         self._writer = GroupWriter(
@@ -227,6 +231,7 @@ class Syncer:
     def _drop_open(self) -> None:
         self._gatherer.drop_open()
         self._left_out.drop_open()
+        self._cascaded.drop_open()
 
     def _is_table_skipped(self, schema: str, table: str) -> bool:
         return self._left_out.has(schema, table) and not self._catch_up.has((schema, table))
@@ -250,6 +255,8 @@ class Syncer:
             except NeedsOperator as error:
                 found = transcoder.table_map
                 raise Refused(error, (found.schema, found.table)) from error
+        elif isinstance(output, Cascaded):
+            self._cascaded.add(output.rows)
         elif isinstance(output, Finished):
             self._finished(output)
         elif isinstance(output, Statement):
@@ -285,10 +292,18 @@ class Syncer:
         if self._gatherer.finish(origin):
             self._written = finished.end
             self._note_commit()
-        if self._catch_up.is_active and self._catch_up.passed():
+        if (self._catch_up.is_active and self._catch_up.passed()) or self._are_keys_gone:
             self._assembler.forget_tables()
+            self._are_keys_gone = False
         if self._left_out.finish(str(finished.end)):
             self._context.counters.left_out = self._left_out.tables
+        for label in self._cascaded.finish(str(finished.end), finished.timestamp_s):
+            log.warning(
+                "%s: a parent's rows changed, and foreign keys may have changed rows of %s, which"
+                " no binlog has: until penstock verify --repair --source-status has run, they may"
+                " differ downstream",
+                place_text(finished.end), label,
+            )  # fmt: skip
         self._advance(finished.end, finished.gtid)
         self._context.counters.seen_s = finished.timestamp_s
         if is_large or self._gatherer.is_full:
@@ -312,7 +327,7 @@ class Syncer:
             self._note_commit()
         elif translation.skipped:
             log.info("%s: skipped, %s", place_of(statement), translation.skipped)
-        if pieces or verdict.renamed:
+        if self._follow_keys(statement) or pieces or verdict.renamed:
             self._assembler.forget_tables()
         self._note_skipped(statement, translation, verdict)
         self._checkpoint = replace(self._checkpoint, kept=dict(translation.kept))
@@ -322,6 +337,17 @@ class Syncer:
         if pieces:
             counters.ddl += 1
             self._barrier()
+
+    def _follow_keys(self, statement: Statement) -> bool:
+        """Follow the server's foreign keys; return whether they have changed."""
+        keys = self._context.keys
+        if keys is None:
+            return False
+        schema = statement.query.schema.decode()
+        parsed = self._context.statements.parsed(statement)
+        for each in parsed or ():
+            self._cascaded.follow(each, schema, keys.is_followed)
+        return keys.after(statement, parsed, schema)
 
     def _reload_again(self, names: Sequence[Name]) -> None:
         """End the reloads of created, renamed or dropped tables, so that they start again."""
@@ -386,8 +412,10 @@ class Syncer:
 
     def _idle(self) -> None:
         self._submit(is_idle=True)
-        self._context.counters.idle = True
+        self._context.counters.idle = not self._writer.is_busy
         self._save_when_due()
+        if self._context.keys is not None:
+            self._context.keys.refresh()
         self._reader.wait()
         self._context.counters.idle = False
 
@@ -410,6 +438,7 @@ class Syncer:
                 since_s=0,
                 restart="" if restart is None or restart >= end else str(restart),
                 left_out=self._left_out.tables,
+                cascaded=self._cascaded.tables,
                 described=self._end_described,
                 written="" if self._written is None else str(self._written),
             )
@@ -444,6 +473,9 @@ class Syncer:
             rulings = self._context.counters.rulings
             self._context.store.save(replace(checkpoint, rulings=rulings))
             self._saved = self._context.counters.stored = checkpoint
+        keys = self._context.keys
+        if keys is not None:
+            self._are_keys_gone |= keys.passed(self._saved.place)
 
     def _switched(self, begin: Location) -> None:
         """Continue with another sub-directory: another server, or a history that was accepted.
@@ -487,17 +519,21 @@ class Syncer:
         )
         self._described = self._end_described = 0
         self._known = self._known_from(self._checkpoint)
+        if self._context.keys is not None:
+            self._context.keys.switched()
         self._assembler = self._assembler_from(begin)
         self._drop_open()
         self._is_committed(self._checkpoint, 0)
         self._save()
 
     def _assembler_from(self, done: Location) -> Assembler:
+        keys = self._context.keys
         return Assembler(
             self._choose,
             done=done,
             is_table_skipped=self._is_table_skipped,
             is_skipped=self._is_skipped,
+            effects=keys.effects if keys is not None else lambda name: None,
         )
 
     def _known_from(self, checkpoint: Checkpoint) -> KnownTransactions:

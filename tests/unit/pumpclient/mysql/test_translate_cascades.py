@@ -6,8 +6,9 @@ import pytest
 
 from penstock.errors import NeedsOperator
 from pumpclient.mysql.source.config import ACCEPT, STOP, SourceConfig
-from pumpclient.mysql.source.ddl.cascades import Cascades, cascades_of_piece, cascades_of_table
+from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.translate.ddl_pieces import Override, Piece, Translator, Verb
+from pumpclient.mysql.translate.foreign_keys import cascades_of_statement, cascades_of_table
 from pumpclient.mysql.translate.online_ddl import OnlineDdl
 from pumpclient.mysql.translate.statement_text import Dialect, dialect_of
 
@@ -27,7 +28,7 @@ def found(sql: str, dialect: Dialect = MARIADB, translator: Translator | None = 
     return [
         str(each)
         for piece in pieces(sql, translator=translator)
-        for each in cascades_of_piece(piece, dialect)
+        for each in cascades_of_statement(piece.tables[0], piece.sql, dialect)
     ]
 
 
@@ -101,7 +102,7 @@ def test_a_source_stops_unless_they_are_accepted_and_then_warns_once(
     sql = f"ALTER TABLE c ADD CONSTRAINT f {KEY} ON DELETE CASCADE"
     with pytest.raises(NeedsOperator, match=r"d\.c: f ON DELETE CASCADE") as stopped:
         cascades(STOP).look_at(pieces(sql), MYSQL)
-    for advice in ("penstock source reload", 'cascades = "accept"', "penstock verify --repair"):
+    for advice in ("penstock source reload", 'cascades = "repair"', "penstock verify --repair"):
         assert advice in stopped.value.hint
     assert not caplog.messages
     accepting = cascades(ACCEPT)
