@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 
 from penstock.local.sql_server import SqlServer
 from pumpclient import PumpClient
-from tests.kit.servers.binlog_server import MARIADB, MYSQL
+from tests.kit.servers.binlog_server import MARIADB, MYSQL, numbers
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.wait import eventually
 
@@ -32,7 +33,7 @@ parts._PORTS = {name: free_port() for name in parts._PORTS}
 from penstock.local.run.__main__ import main
 raise SystemExit(main(sys.argv[1:]))
 """
-START_S = 120
+START_S, STOP_S_MAX = 120, 60
 
 
 class Runs:
@@ -48,7 +49,7 @@ class Runs:
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     def start(self, *arguments: str) -> None:
-        with (self.folder.parent / "run.log").open("a") as log:
+        with (self.folder.parent / "run.log").open("w") as log:
             self._running = subprocess.Popen(
                 [*self._command, *arguments, "--data-dir", str(self.folder)],
                 stdout=log, stderr=log, text=True,
@@ -65,10 +66,18 @@ class Runs:
         parts = self.parts()
         return bool(parts) and all(each["state"] == "running" for each in parts.values())
 
+    def says(self, text: str) -> bool:
+        """Return whether the last start has printed a text."""
+        return text in self.text()
+
+    def text(self) -> str:
+        return (self.folder.parent / "run.log").read_text()
+
     def stop(self) -> int:
+        """Interrupt it; return its exit code."""
         assert self._running is not None
         self._running.send_signal(signal.SIGINT)
-        return self._running.wait(120)
+        return self._running.wait(STOP_S_MAX)
 
     def close(self) -> None:
         if self._running is not None and self._running.poll() is None:
@@ -138,6 +147,52 @@ def test_programs_write_through_one_command(runs: Runs, tmp_path: Path) -> None:
 
     eventually(lambda: rows() == [(7,)], START_S)
     assert runs.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "code"),
+    [
+        ("etcd runs at", 0),
+        ("loading: 1 of 2 tables", 0),
+        ("transactions/s,", 0),
+        ("penstock verify compares both sides", 130),
+    ],
+    ids=["start", "load", "follow", "verify"],
+)
+def test_it_can_be_interrupted_at_every_stage_and_the_same_command_continues(
+    runs: Runs, mariadb_binlog: MariadbServer, mariadb: MariadbServer, moment: str, code: int,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    mariadb_binlog.drop_user_databases()
+    mariadb_binlog.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY, v VARCHAR(600))",
+        "CREATE TABLE shop.u (id INT PRIMARY KEY) ENGINE=MyISAM",
+        f"INSERT INTO shop.t SELECT seq, REPEAT('x', 600) FROM {numbers(4000)}",
+        "INSERT INTO shop.u VALUES (1)",
+    )
+    slow = tmp_path / "slow.toml"
+    slow.write_text("[source.load]\nrate-bytes-per-s = 100_000\n")
+    asked = ("--from", url(mariadb_binlog), "--to", url(mariadb))
+    more = {"loading: 1 of 2 tables": ("--config", str(slow))}.get(moment, ())
+    runs.start(*asked, *more, *(["--once"] if code else []))
+    eventually(lambda: runs.says(moment), START_S)
+    assert runs.stop() == code, runs.text()
+    assert "stopped; the same command continues" in runs.text()
+    mariadb_binlog.run("INSERT INTO shop.u VALUES (2)")
+    done = runs.completed(*asked, "--once")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "equal" in done.stdout
+
+
+def test_it_can_be_interrupted_while_the_upstream_does_not_answer(runs: Runs) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        runs.start("--from", f"mysql://me:x@127.0.0.1:{port}/", "--to", "sqlite:///x.db")
+        eventually(lambda: runs.says("checking upstream"), START_S)
+        assert runs.stop() == 130
+    assert not (runs.folder / "run.json").exists()
 
 
 def statements(printed: str) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
@@ -61,41 +62,73 @@ _NAMED_MAX = 10
 
 @dataclass(slots=True)
 class LoadProgress:
-    """Counts, logged in one line each `every_s`; estimates of rows are the server's."""
+    """Counts of one attempt, logged in one line each `every_s`; another thread may ask for `facts`.
 
-    tables: int
-    rows_estimated: int
+    Estimates of rows are the server's. Once a table is done, its rows replace its estimate.
+    """
+
+    tables: Sequence[SourceTable]
     say: Callable[[str], None]
     every_s: float = 5.0
     clock: Clock = time.monotonic
+    loaded: Mapping[Name, int] = field(default_factory=dict)
+    """The rows of the tables that earlier attempts have loaded."""
     rows: int = 0
     bytes: int = 0
     tables_done: int = 0
+    _estimated: int = 0
+    _running: dict[Name, int] = field(default_factory=dict)
     _begun_s: float = field(init=False)
     _said_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._begun_s = self._said_s = self.clock()
+        self._estimated = sum(table.rows_estimated for table in self.tables)
 
-    def add(self, rows: int, bytes_: int) -> None:
+    def add(self, table: SourceTable, rows: int, bytes_: int) -> None:
         """Count rows that are durable; report progress when it is due."""
         self.rows += rows
         self.bytes += bytes_
+        self._running[table.full_name] = self._running.get(table.full_name, 0) + rows
         if self.clock() - self._said_s >= self.every_s:
             self._said_s = self.clock()
             self.say(self.line())
 
+    def done(self, table: SourceTable) -> None:
+        self.tables_done += 1
+        self._estimated += self._running.pop(table.full_name, 0) - table.rows_estimated
+
+    def facts(self) -> dict[str, Any]:
+        """Return the progress as the status page shows it; of tables, those in work."""
+        read, known = dict(self._running), {table.full_name: table for table in self.tables}
+        running = [
+            {"table": ".".join(name), "rows": max(known[name].rows_estimated, rows),
+             "rows_done": rows}
+            for name, rows in read.items()
+        ]  # fmt: skip
+        before, left_s = sum(self.loaded.values()), self._left_s()
+        return {
+            "tables": len(self.tables) + len(self.loaded),
+            "tables_done": self.tables_done + len(self.loaded),
+            "rows": before + max(self._estimated, self.rows),
+            "rows_done": before + self.rows,
+            "seconds_left": None if left_s is None else round(left_s, 1),
+            "running": running,
+        }
+
+    def _left_s(self) -> float | None:
+        rate = self.rows / max(self.clock() - self._begun_s, 1e-9)
+        return max(self._estimated - self.rows, 0) / rate if rate else None
+
     def line(self) -> str:
         seconds = max(self.clock() - self._begun_s, 1e-9)
-        rate = self.rows / seconds
-        # The estimate is the server's, and may exceed the actual number of rows.
-        whole = self.rows if self.tables_done == self.tables else self.rows_estimated
-        share = min(self.rows / whole, 1.0) if whole else 1.0
-        left_rows = max(whole - self.rows, 0)
-        left = f"about {left_rows / rate:.0f} s left" if rate else "time left unknown"
+        whole = max(self._estimated, self.rows)
+        share, left_s = self.rows / whole if whole else 1.0, self._left_s()
+        left = "time left unknown" if left_s is None else f"about {left_s:.0f} s left"
         return (
-            f"{100 * share:3.0f} %  {self.rows} rows, {self.tables_done} of {self.tables} tables,"
-            f" {rate:.0f} rows/s, {self.bytes / seconds / 1e6:.1f} MB/s, {left}"
+            f"{100 * share:3.0f} %  {self.rows} rows, {self.tables_done} of {len(self.tables)}"
+            f" tables, {self.rows / seconds:.0f} rows/s, {self.bytes / seconds / 1e6:.1f} MB/s,"
+            f" {left}"
         )
 
 
@@ -207,6 +240,8 @@ class LoadOptions:
     attempts_max: int = 10
     retry_s: float = 3.0
     report_s: float = 5.0
+    show: Callable[[LoadProgress], None] = lambda progress: None
+    """Called with the progress of each attempt, at first before the tables are created."""
     save_s: float = 1.0
     """How long tables that are done may wait to be saved as done, since a save is expensive."""
 
@@ -360,6 +395,7 @@ class _Attempt:
                 "remove this server's rows from them, remove load.json, and load again",
                 Code.LOAD_NOT_CONTINUED,
             )
+        self._progress(missing)
         names = frozenset(t.full_name for t in missing)
         self._save(begun=state.begun | names)
         self._targets.drop(stale, self._say)
@@ -419,8 +455,7 @@ class _Attempt:
     def _read(self, jobs: list[TableJob]) -> None:
         options, sink = self._options, self._sink
         bytes_max = options.transaction_bytes
-        estimated = sum(job.table.rows_estimated for job in jobs)
-        progress = LoadProgress(len(jobs), estimated, self._say, options.report_s)
+        progress = self._progress([job.table for job in jobs])
         brake = Brake(options.rate_bytes_per_s)
         readers = Readers(
             jobs,
@@ -441,13 +476,13 @@ class _Attempt:
                     size_bytes = sum(map(len, group.rows))
                     brake.take(size_bytes)
                     group.job.rows_written += self._write(writer, group)
-                    progress.add(len(group.rows), size_bytes)
+                    progress.add(group.job.table, len(group.rows), size_bytes)
                 elif group.written_rows:
                     brake.take(group.written_bytes)
                     group.job.rows_written += group.written_rows
-                    progress.add(group.written_rows, group.written_bytes)
+                    progress.add(group.job.table, group.written_rows, group.written_bytes)
                 elif self._is_done(group):
-                    progress.tables_done += 1
+                    progress.done(group.job.table)
                     if locked.pop(group.job.table.full_name, None) and not locked:
                         self._locks.release()
                         self._say("the tables without transactions are read: they can be written")
@@ -458,6 +493,12 @@ class _Attempt:
             self._save_done(writer, unsaved)
         if jobs:
             self._say(progress.line())
+
+    def _progress(self, tables: Sequence[SourceTable]) -> LoadProgress:
+        loaded = {n: self._state.rows.get(n, 0) for n in self._state.loaded if n[1]}
+        progress = LoadProgress(tables, self._say, self._options.report_s, loaded=loaded)
+        self._options.show(progress)
+        return progress
 
     def _locked(self, jobs: Sequence[TableJob]) -> dict[Name, SourceTable]:
         """Return the tables that stay locked until they are read; release the others."""

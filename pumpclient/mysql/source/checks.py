@@ -149,8 +149,7 @@ def engine_checks(others: Sequence[tuple[str, str]], *, loads: bool) -> list[Che
     checks = []
     if lost:
         checks.append(Check(
-            "engines", False, f"{len(lost)} tables are of engines that cannot be replicated: their"
-            " changes are not in the binlog as rows",
+            "engines", False, "the changes of these tables are not in the binlog as rows",
             "leave them out by these flags, or run ALTER TABLE … ENGINE = InnoDB",
             required=loads,
             fixes=tuple(f"--ignore-table {name}" for name, _ in lost),
@@ -159,8 +158,8 @@ def engine_checks(others: Sequence[tuple[str, str]], *, loads: bool) -> list[Che
     if locked and loads:
         checks.append(Check(
             "engines", False,
-            f"{len(locked)} tables have no transactions: writes to them wait while the load reads"
-            " them", "a transaction that changes them and is rolled back stops the source",
+            "without transactions; writes to these tables wait while the load reads them",
+            "a transaction that changes them and is rolled back stops the source",
             required=False, names=tuple(locked),
         ))  # fmt: skip
     return checks or [Check("engines", True, "all tables have transactions")]

@@ -1,5 +1,11 @@
 """A source's HTTP pages: its status, metrics for Prometheus, and an operator's commands.
 
+`load` is null unless the tables are being loaded, `loaded` the result of the last load. Estimates
+of rows are the server's; `running` has the tables in work, at most one or two for each reader:
+
+    {"tables": 19, "tables_done": 4, "rows": 160000, "rows_done": 25000, "seconds_left": 12.5,
+     "running": [{"table": "shop.orders", "rows": 90000, "rows_done": 8000}]}
+
 The metrics are formatted here: eight numbers do not justify a package that writers must install.
 """
 
@@ -71,7 +77,8 @@ def described(service: SourceService) -> dict[str, Any]:
         },
         "reloaded": checkpoint.reloaded if checkpoint else {},
         "cascaded": checkpoint.cascaded if checkpoint else {},
-        "load": counters.load,
+        "load": counters.load.facts() if counters.load is not None else None,
+        "loaded": counters.loaded,
     }
 
 

@@ -317,7 +317,8 @@ class SourceService:
                 found = moved
         self._take(found)
         ended = load_state(self._config)
-        self.counters.load = ended.report if ended is not None else {}
+        self.counters.load = None
+        self.counters.loaded = ended.report if ended is not None else {}
         log.info("source %s continues after %s", self._config.source_id, found.done)
         return found
 
@@ -325,8 +326,9 @@ class SourceService:
         while True:
             try:
                 return load_tables(
-                    self._config, client, self._rules, self._stopped, store.is_ours, epoch
-                )
+                    self._config, client, self._rules, self._stopped, store.is_ours, epoch,
+                    show=lambda progress: setattr(self.counters, "load", progress),
+                )  # fmt: skip
             except Retryable as error:
                 if self._stopped.is_set() or not store.is_lost():
                     raise

@@ -23,7 +23,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ from penstock.cluster import etcd
 from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 from penstock.local.process import open_local
-from penstock.local.run.parts import CONSOLE, DRAINER, ETCD, SOURCE, Choice, Part, parts_of
+from penstock.local.run.parts import DRAINER, ETCD, SOURCE, Choice, Part, parts_of
 from penstock.local.run.preflight import Look, downstream_checks, report, sides_of
 from penstock.local.run.repair import Repairs, comparison
+from penstock.local.run.screen import EVERY_S, Screen, awaited, following, loading
 from penstock.local.run.supervisor import ENDED, RUNNING, STOPPED, Running, Supervisor
 from penstock.node import command, service
 from penstock.node.output import add_output, show
@@ -50,9 +51,8 @@ PROG = "penstock run"
 _APP = "app"
 _IGNORED = "ignore-tables"
 _FOLDER = Path("penstock.data")
-_EVERY_S, _EVERY_S_UNWATCHED = 1.0, 10.0
 _ANSWER_S = 2.0
-_POLL_S, _SURELY_S = 0.5, 1.0
+_POLL_S, _SURELY_S, _WAITS_S = 0.5, 1.0, 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -233,47 +233,15 @@ def _check(choice: Choice) -> None:
         raise error
 
 
-class _Screen:
-    """Lines about the parts, and a last line that changes; `run.json` for `penstock run status`."""
-
-    def __init__(self, choice: Choice) -> None:
-        self._file = choice.folder / "run.json"
-        self._head = {
-            "pid": os.getpid(), "from": str(choice.upstream or _APP),
-            "to": target_of(choice.downstream).label,
-        }  # fmt: skip
-        self.is_live = sys.stdout.isatty()
-        self._parts: dict[str, dict[str, Any]] = {}
-
-    def changed(self, running: Running) -> None:
-        part = running.part
-        self._parts[part.name] = {
-            "state": running.state,
-            "pid": running.pid,
-            "starts": running.starts,
-            "problem": running.problem,
-            "address": part.address,
-            "pages": part.pages,
-            "log": str(part.log),
-        }
-        written = self._file.with_suffix(".new")
-        written.write_text(json.dumps({**self._head, "parts": self._parts}, indent=2))
-        written.replace(self._file)
-        if running.state == RUNNING:
-            self.line(f"{part.name} runs{f' at {part.address}' if part.address else ''}")
-        elif running.state == ENDED:
-            self.line(f"{part.name} ended and is started again: {running.problem}")
-
-    def line(self, text: str, end: str = "\n") -> None:
-        sys.stdout.write(f"\r\x1b[K{text}{end}" if self.is_live else f"{text}\n")
-        sys.stdout.flush()
-
-
 async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> int:
-    stop, screen, loop = asyncio.Event(), _Screen(choice), asyncio.get_running_loop()
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    target = target_of(choice.downstream).label
+    screen = Screen(choice.folder / "run.json", str(choice.upstream or _APP), target)
     supervisor = Supervisor(parts, screen.changed)
+    repairs = Repairs(choice, {each.name: each for each in parts}, screen.line)
 
     def ask(number: signal.Signals) -> None:
+        screen.is_paused = False
         screen.line("stopping, which may take a minute")
         service.notify(service.STOPPING)
         stop.set()
@@ -285,23 +253,51 @@ async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> i
     async def work() -> int:
         await supervisor.until_running()
         service.notify(service.READY)
-        repairs = Repairs(choice, {each.name: each for each in parts}, screen.line)
         if once:
-            return await _once(choice, supervisor.parts, repairs)
+            await _drained(choice, supervisor.parts, repairs)
+            return await _compared(choice, screen)
         repairing = asyncio.ensure_future(repairs.keep())
         try:
-            return await shown(repairs)
+            await stop.wait()
         finally:
             repairing.cancel()
             await asyncio.wait((repairing,))
+        return command.DONE
 
-    async def shown(repairs: Repairs) -> int:
-        while True:
-            text = await asyncio.to_thread(_progress, supervisor.parts)
-            screen.line("; ".join(filter(None, (text, repairs.text))), end="")
-            await asyncio.sleep(_EVERY_S if screen.is_live else _EVERY_S_UNWATCHED)
+    showing = asyncio.create_task(_shown(screen, supervisor.parts, repairs, stop))
+    try:
+        code = await supervisor.run(stop, work())
+    finally:
+        showing.cancel()
+        await asyncio.wait((showing,))
+    if stop.is_set():
+        screen.line("stopped; the same command continues")
+    return command.INTERRUPTED if once and stop.is_set() else code
 
-    return await supervisor.run(stop, work())
+
+async def _shown(
+    screen: Screen, parts: Mapping[str, Running], repairs: Repairs, stop: asyncio.Event
+) -> None:
+    """Show what is waited for, the load, and what the parts do, until cancelled."""
+    began_s, was_stopping = time.monotonic(), False
+    while True:
+        if stop.is_set() != was_stopping:
+            began_s, was_stopping = time.monotonic(), stop.is_set()
+        waits_s = time.monotonic() - began_s
+        wanted = awaited(parts, waits_s, is_stopping=was_stopping)
+        if screen.is_due(in_stage=bool(wanted)):
+            pages = {} if was_stopping else await asyncio.to_thread(_pages, parts)
+            source = pages.get(SOURCE, {})
+            screen.report(source)
+            bars = loading(source["load"]) if source.get("load") else []
+            steady = [] if wanted else [*filter(None, (repairs.text,)), *following(parts, pages)]
+            if not stop.is_set() or was_stopping:
+                screen.show([*wanted, *bars, *steady])
+        await asyncio.sleep(EVERY_S)
+
+
+def _pages(parts: Mapping[str, Running]) -> dict[str, dict[str, Any]]:
+    return {name: _page(parts[name].part) for name in (SOURCE, DRAINER) if name in parts}
 
 
 def _page(part: Part) -> dict[str, Any]:
@@ -313,32 +309,8 @@ def _page(part: Part) -> dict[str, Any]:
         return {}
 
 
-def _progress(parts: Mapping[str, Running]) -> str:
-    """Return one line with rate and lag."""
-    texts = []
-    if SOURCE in parts:
-        source = _page(parts[SOURCE].part)
-        if source.get("problem"):
-            texts.append(f"source {source['state']}: {source['problem']} ({source['hint']})")
-        elif source:
-            texts.append(
-                f"{source['state']}, {source['transactions_per_s']:,} transactions/s,"
-                f" {source['seconds_behind']:.1f} s behind the upstream"
-            )
-    own = _page(parts[DRAINER].part).get("self", {})
-    if "lag_s" in own:
-        texts.append(f"downstream {own['lag_s']:.1f} s behind")
-    waits = own.get("progress_ddl_waits_for"), own.get("progress_downstream_waits_for")
-    texts += [each for each in waits if each and each != "nothing"]
-    problems = (each for each in parts.values() if each.state == ENDED)
-    texts += [f"{each.part.name}: {each.problem}" for each in problems]
-    if CONSOLE in parts:
-        texts.append(f"console {parts[CONSOLE].part.pages}")
-    return "; ".join(texts)
-
-
-async def _once(choice: Choice, parts: Mapping[str, Running], repairs: Repairs) -> int:
-    """Return once the downstream has all that the upstream had; 1 if rows differ."""
+async def _drained(choice: Choice, parts: Mapping[str, Running], repairs: Repairs) -> None:
+    """Return once the downstream has all that the upstream had, with its repairs."""
 
     def follows(status: Mapping[str, Any]) -> bool:
         if status.get("state") == "failed":
@@ -359,10 +331,6 @@ async def _once(choice: Choice, parts: Mapping[str, Running], repairs: Repairs) 
         wanted_ts = await asyncio.to_thread(OracleClient(client).get_ts)
     await _until(parts[DRAINER].part, lambda found: found.get("LastTS", 0) >= wanted_ts)
     await repairs.settle()
-    target = target_of(choice.downstream)
-    if isinstance(target, MysqlTarget | SqliteTarget):
-        return await _compared(choice, target)
-    return command.DONE
 
 
 async def _until(part: Part, holds: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -370,15 +338,27 @@ async def _until(part: Part, holds: Callable[[Mapping[str, Any]], bool]) -> None
         await asyncio.sleep(_POLL_S)
 
 
-async def _compared(choice: Choice, target: MysqlTarget | SqliteTarget) -> int:
-    """Run `penstock verify` and return its exit code."""
+async def _compared(choice: Choice, screen: Screen) -> int:
+    """Run `penstock verify` if the downstream is SQL, and return its exit code."""
+    target = target_of(choice.downstream)
+    if not isinstance(target, MysqlTarget | SqliteTarget):
+        screen.line("the downstream has everything")
+        return command.DONE
+    screen.line("the downstream has everything; penstock verify compares both sides")
+    screen.is_paused = True
     command_, environment = comparison(choice, target, "--wait-s", "5")
     process = await asyncio.create_subprocess_exec(*command_, env=environment)
+    began_s = time.monotonic()
     try:
-        return await process.wait()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAITS_S):
+                    return await process.wait()
+            screen.line(f"penstock verify compares ({time.monotonic() - began_s:.0f} s)")
     finally:
         if process.returncode is None:
             process.terminate()
+            await process.wait()
 
 
 def _status(argv: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from pumpclient.client import PumpClient
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.journal import Journal
+from pumpclient.mysql.load.loader import LoadProgress
 from pumpclient.mysql.load.state import LoadState
 from pumpclient.mysql.relay.layout import Location
 from pumpclient.mysql.rows.table_map import Name
@@ -26,7 +27,7 @@ class SourceCounters:
     """Counts since the start of the process; places are the latest."""
 
     state: str = "starting"
-    """starting, syncing, paused, failed, stopped."""
+    """starting, loading, syncing, paused, failed, stopped."""
     problem: str = ""
     hint: str = ""
     code: str = ""
@@ -38,7 +39,9 @@ class SourceCounters:
     rulings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[SkippedTable, ...] = ()
     """Tables that are skipped, and how much of any table was, as far as the stream was read."""
-    load: Mapping[str, Any] = field(default_factory=dict)
+    load: LoadProgress | None = None
+    """The progress of the load that runs."""
+    loaded: Mapping[str, Any] = field(default_factory=dict)
     """The result of the initial load, or of a reload of all tables; empty without one."""
     read_location: Location | None = None
     read_bytes: int = 0

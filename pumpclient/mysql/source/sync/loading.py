@@ -23,7 +23,7 @@ from penstock.errors import NeedsOperator
 from penstock.filters import Rules
 from penstock.security.tls import Security
 from pumpclient.client import PumpClient
-from pumpclient.mysql.load.loader import Load, LoadOptions
+from pumpclient.mysql.load.loader import Load, LoadOptions, LoadProgress
 from pumpclient.mysql.load.state import ASKED, LoadState, read_state, write_state
 from pumpclient.mysql.relay.resume import history_of
 from pumpclient.mysql.rows.table_map import Name
@@ -159,6 +159,7 @@ def load_tables(
     stopped: threading.Event,
     may_commit: Callable[[], bool],
     epoch: int,
+    show: Callable[[LoadProgress], None],
 ) -> tuple[str, str]:
     """Load all tables that the filters allow; return where to continue, and its GTIDs.
 
@@ -182,6 +183,7 @@ def load_tables(
         sink=settings.sink_options(),
         into_existing=settings.into_existing,
         may_commit=may_commit,
+        show=show,
     )
     load = Load(
         config.source.address(), client, state_path(config), options, is_stopped=stopped.is_set

@@ -305,12 +305,25 @@ def test_a_source_within_its_load_starts_only_with_what_the_load_has() -> None:
 def test_progress_says_share_rate_and_rest_and_the_brake_keeps_a_rate() -> None:
     now_s = [0.0]
     said: list[str] = []
-    progress = LoadProgress(2, 1000, said.append, 5.0, lambda: now_s[0])
-    progress.add(100, 1000)
+    big, small = SourceTable("s", "big", "InnoDB", 800), SourceTable("s", "small", "InnoDB", 200)
+    loaded = {("s", "before"): 7}
+    progress = LoadProgress([big, small], said.append, 5.0, lambda: now_s[0], loaded)
+    assert progress.facts() == {
+        "tables": 3, "tables_done": 1, "rows": 1007, "rows_done": 7, "seconds_left": None,
+        "running": [],
+    }  # fmt: skip
+    progress.add(small, 100, 1000)
     now_s[0] = 10.0
-    progress.add(400, 10**7)
+    progress.add(big, 400, 10**7)
     assert said == [" 50 %  500 rows, 0 of 2 tables, 50 rows/s, 1.0 MB/s, about 10 s left"]
-    progress.tables_done = 2  # The server had counted more rows than there were.
+    assert progress.facts()["running"] == [
+        {"table": "s.small", "rows": 200, "rows_done": 100},
+        {"table": "s.big", "rows": 800, "rows_done": 400},
+    ]
+    progress.done(small)
+    assert (progress.facts()["rows"], progress.facts()["seconds_left"]) == (907, 8.0)
+    progress.done(big)  # The server had counted more rows than there were.
+    assert progress.facts()["running"] == []
     assert progress.line().startswith("100 %  500 rows, 2 of 2 tables, 50 rows/s,")
     assert progress.line().endswith("about 0 s left")
 
