@@ -177,7 +177,7 @@ def _exactly(file: Any, data: bytes, size: int) -> tuple[bytes, bytes]:
 
 
 class TableLocks:
-    """Locks of tables without transactions, on a session of their own."""
+    """Locks of tables without transactions, held by a separate session."""
 
     def __init__(self, address: ServerAddress, lockable: Lockable) -> None:
         self._address = address

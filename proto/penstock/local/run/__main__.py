@@ -278,7 +278,7 @@ async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> i
 async def _shown(
     screen: Screen, parts: Mapping[str, Running], repairs: Repairs, stop: asyncio.Event
 ) -> None:
-    """Show what is waited for, the load, and what the parts do, until cancelled."""
+    """Show the awaited part, the load, and the rates of the parts, until cancelled."""
     began_s, was_stopping = time.monotonic(), False
     while True:
         if stop.is_set() != was_stopping:
