@@ -15,13 +15,16 @@ import pytest
 
 from deploy.site import INDEX, PAGES, linked, messages_of_sites, options_of_a_writer, page_of
 from drainer.settings.config import DrainerConfig
+from drainer.settings.targets import KafkaTarget, target_of
 from penstock import __version__
 from penstock.codes import SUBJECTS, Code
 from penstock.ctl.console.__main__ import ADDRESS as CONSOLE
 from penstock.errors import NeedsOperator
 from penstock.filters import Rules
+from penstock.local.run.preflight import acls, judge_server
 from penstock.settings.load import read_settings
 from pump.config import PumpConfig
+from pumpclient.mysql.source.checks import FOLLOWING, LOADING, LOCKING
 from pumpclient.mysql.source.config import SourceConfig
 from pumpclient.options import Options
 
@@ -158,6 +161,39 @@ def test_every_command_of_the_pages_is_one_and_takes_what_it_is_given() -> None:
             if word.startswith("--"):
                 assert word.split("=")[0] in helps[program], (page, words)
     assert len(helps) >= 10
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/start").glob("*.md")), ids=lambda p: p.stem)
+def test_a_quick_start_removes_what_it_made(page: Path) -> None:
+    text = page.read_text()
+    removed = re.findall(r"^rm -r (.*)$", text, re.MULTILINE)
+    for name in " ".join(removed).split():
+        assert text.count(name.rstrip("*")) > 1 or name == "data.source", name
+    assert removed or page.stem == "run"
+
+
+def test_the_privileges_of_the_pages_are_those_that_a_start_asks_for() -> None:
+    text = (ROOT / "docs/install.md").read_text()
+    upstream, downstream = re.findall(r"^GRANT (.*) ON \*\.\* TO penstock", text, re.MULTILINE)
+    wanted = [*FOLLOWING, *LOADING, *LOCKING, "SELECT"]
+    assert sorted(upstream.split(", ")) == sorted(wanted)
+    names = downstream.split(", ")
+
+    def missing(granted: list[str]) -> bool:
+        grants = [f"GRANT {', '.join(granted)} ON *.* TO `penstock`@`%`"]
+        version, me = "10.11.6-MariaDB", "'penstock'@'%'"
+        checks = judge_server(version, True, grants, me, "tidb_binlog", is_read_only=False)
+        return not all(each.passed for each in checks)
+
+    assert not missing(names)
+    assert all(missing([*names[:n], *names[n + 1 :]]) for n in range(len(names)))
+    kafka = target_of("kafka://penstock:secret@127.0.0.1:9092/?format=canal-json&prefix=shop")
+    assert isinstance(kafka, KafkaTarget)
+    for command in acls(kafka):
+        assert command in text
+    quick = (ROOT / "docs/start/mysql.md").read_text()
+    for grant in re.findall(r"^GRANT .*$", text, re.MULTILINE):
+        assert grant in quick
 
 
 TIDB = {"docs/start/tidb.md"}
