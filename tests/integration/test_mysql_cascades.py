@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pytest
 
+from penstock.cluster.etcd import read
+from penstock.cluster.node_registry import SOURCES
 from penstock.errors import NeedsOperator
 from penstock.local.sql_server import SqlServer
 from pumpclient.mysql.source.__main__ import main
@@ -12,7 +16,8 @@ from pumpclient.mysql.source.command import ask, load
 from pumpclient.mysql.source.ddl.cascades import Cascades
 from pumpclient.mysql.source.service import SourceService
 from tests.kit.servers.fix_mariadb import MariadbServer
-from tests.kit.servers.fix_source import SourceRig, rows_of
+from tests.kit.servers.fix_source import LONG_S, SourceRig, rows_of
+from tests.kit.wait import eventually
 
 KEY = "CONSTRAINT fk FOREIGN KEY (p) REFERENCES shop.p (id)"
 NAMED = "shop.c: fk ON DELETE CASCADE ON UPDATE SET NULL"
@@ -138,3 +143,67 @@ def test_one_that_comes_in_the_stream_stops_it_until_somebody_decides(
     assert source.stop() == 0
     found = rig.downstream()
     assert found.rows("shop.c") == rows_of(server, "shop.c") == [(20, 2)]
+
+
+@pytest.mark.thorough
+@pytest.mark.fault(
+    "`penstock source` is killed after it read parents' changes, and the key is dropped meanwhile",
+    "each table that the key may have changed stays noted until it is repaired or loaded again",
+    cases="1",
+)
+def test_what_a_key_may_have_changed_is_noted_until_it_is_repaired_or_loaded_again(
+    rig: SourceRig, server: MariadbServer
+) -> None:
+    again = KEY.replace("fk", "again")
+    server.run(
+        f"CREATE TABLE shop.hidden (id INT PRIMARY KEY, p INT, {KEY} ON DELETE CASCADE)",
+        "CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, CONSTRAINT c_p FOREIGN KEY (p)"
+        " REFERENCES shop.hidden (id) ON DELETE SET NULL)",
+        "CREATE TABLE shop.d (id INT PRIMARY KEY, p INT)",
+        "INSERT INTO shop.p VALUES (1), (2), (3), (4), (5)",
+        "INSERT INTO shop.hidden VALUES (1, 1), (2, 2), (3, 3), (4, 4)",
+        "INSERT INTO shop.c VALUES (1, 1), (2, 2), (3, 3)",
+        "INSERT INTO shop.d VALUES (1, 6), (2, 5)",
+    )
+    hides = '[filter]\nignore-tables = [{ db-name = "shop", tbl-name = "hidden" }]\n'
+    source = rig.make(server, config=hides, start="current", cascades="repair")
+
+    def noted() -> dict[str, int]:
+        source.catch_up(server)
+        return {table: note["rows"] for table, note in source.status()["cascaded"].items()}
+
+    def repaired(table: str, place: str) -> str:
+        path = f"/repaired/{table}/{quote(place, safe='')}"
+        request = Request(f"http://{source.address}{path}", method="POST")
+        with urlopen(request) as answer:
+            return str(answer.read().decode())
+
+    source.start()
+    assert noted() == {}
+    server.run("SET foreign_key_checks = 0", "DELETE FROM shop.hidden WHERE id = 4")
+    server.run("DELETE FROM shop.p WHERE id = 4", "INSERT INTO shop.p VALUES (6)")
+    assert noted() == {"shop.c": 1}, "a parent's row is deleted with checks, whatever it reaches"
+    server.run("DELETE FROM shop.p WHERE id = 1")
+    assert noted() == {"shop.c": 2}
+    place = source.status()["cascaded"]["shop.c"]["last"]
+    source.kill()
+    server.run(
+        f"ALTER TABLE shop.d ADD {again} ON DELETE CASCADE",
+        "DELETE FROM shop.p WHERE id IN (2, 5)",
+        "ALTER TABLE shop.hidden DROP FOREIGN KEY fk",
+        "ALTER TABLE shop.d DROP FOREIGN KEY again",
+    )
+    source.is_killed_at("source.before_checkpoint=kill@1")
+    source.start()
+    assert noted() == {"shop.c": 4, "shop.d": 2}, "the keys are gone, and known from before"
+    assert "foreign keys may have changed rows of shop.d" in source.text()
+    assert "to be repaired again" in repaired("shop.c", place)
+    assert "is repaired up to" in repaired("shop.c", source.status()["cascaded"]["shop.c"]["last"])
+    assert noted() == {"shop.d": 2}
+    assert "1 rows loaded" in ask(["reload", "shop.d", "--wait", "--status-addr", source.address])
+    assert noted() == {}, "the snapshot has what the key did"
+    source.stop()
+    source.start()
+    eventually(lambda: b"again" not in (read(rig.etcd, f"{SOURCES}db-1/keys") or b""), LONG_S)
+    server.run("DELETE FROM shop.p WHERE id IN (3, 6)")
+    assert noted() == {}, "keys are forgotten once the server is known to have none"
