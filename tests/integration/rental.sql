@@ -135,7 +135,7 @@ CREATE TABLE rental.till_roll (
   line INT NOT NULL AUTO_INCREMENT PRIMARY KEY,
   printed DATETIME NOT NULL,
   what VARCHAR(100)
-) ENGINE=ARCHIVE;
+) ENGINE=Aria;
 CREATE TABLE rental.price_list (
   title VARCHAR(128) NOT NULL,
   rate DECIMAL(4, 2) NOT NULL
