@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import sqlite3
@@ -226,37 +228,6 @@ def poor_account(server: SqlServer) -> Iterator[str]:
     server.run(f"DROP USER {who}")
 
 
-@pytest.mark.parametrize("kind", [MARIADB, pytest.param(MYSQL, marks=pytest.mark.slow)])
-@pytest.mark.mysql
-def test_the_statements_that_are_printed_for_an_account_without_rights_are_all_that_it_needs(
-    runs: Runs, source_server: SqlServer, sink_server: SqlServer
-) -> None:
-    source_server.run(
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.p (id INT PRIMARY KEY)",
-        "CREATE TABLE shop.c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES shop.p (id))",
-        "CREATE VIEW shop.v AS SELECT id FROM shop.p",
-        "INSERT INTO shop.p VALUES (1)",
-        "INSERT INTO shop.c VALUES (2, 1)",
-    )
-    servers = {"upstream": source_server, "downstream": sink_server}
-    with poor_account(source_server) as upstream, poor_account(sink_server) as downstream:
-        asked = ("--from", upstream, "--to", downstream, "--once")
-        refused = runs.completed(*asked)
-        assert refused.returncode == 2, refused.stdout
-        wanted = statements(refused.stdout)
-        assert [side for side in wanted if len(wanted[side]) == 1] == ["upstream", "downstream"]
-        assert not (runs.folder / "run.json").exists()
-        for side, server in servers.items():
-            server.run(*wanted[side])
-        done = runs.completed(*asked)
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        source_server.run("ALTER TABLE shop.p ADD v INT", "INSERT INTO shop.p VALUES (3, 4)")
-        again = runs.completed(*asked)
-        assert again.returncode == 0, f"{again.stdout}\n{again.stderr}"
-        assert sink_server.query("SELECT * FROM shop.p") == [(1, None), (3, 4)]
-
-
 def test_what_both_sides_lack_is_reported_at_once_before_anything_starts(
     runs: Runs, mariadb: MariadbServer, tmp_path: Path
 ) -> None:
@@ -329,6 +300,8 @@ def test_a_rental_with_five_engines_and_cascades_is_replicated_by_one_command(
         assert "equal" in runs.text()
         assert f"loaded {TABLES} tables with" in runs.text()
         source_server.run(
+            "ALTER TABLE rental.film ADD note INT",
+            "CREATE TABLE rental.late (id INT PRIMARY KEY)",
             "INSERT INTO rental.film (title, language_id) VALUES ('Cog', 1)",
             "DELETE FROM rental.film WHERE title = 'Bolt'",
             "DELETE FROM rental.city WHERE name = 'Wien'",
@@ -395,3 +368,69 @@ def test_the_same_rental_goes_into_a_lake(
 
         accepted(runs, asked, {"upstream": mariadb_binlog}, lambda: rows() > 0)
     assert rows() == 3
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs/start/run.md"
+PORTS = re.compile(r"127\.0\.0\.1:(2379|8249|8250|9249|9250|9251|9252)/? *")
+
+
+def blocks(kind: str) -> list[tuple[str, str]]:
+    return re.findall(rf'```{kind}(?: title="(.*?)")?\n(.*?)```', PAGE.read_text(), re.DOTALL)
+
+
+def test_the_page_shows_what_happens(
+    runs: Runs, mariadb_binlog: MariadbServer, mariadb: MariadbServer
+) -> None:
+    mariadb_binlog.drop_user_databases()
+    mariadb_binlog.run(*rental())
+    sides = {"upstream": [mariadb_binlog], "downstream": [mariadb]}
+    sides["both"] = [mariadb_binlog, mariadb]
+
+    def here(text: str) -> str:
+        # The account of this name is what the servers were installed with.
+        text = text.replace("'penstock'@", "'follower'@").replace("penstock@", "follower@")
+        text = text.replace("penstock:secret@", "follower:secret@")
+        text = text.replace(":3306", f":{mariadb_binlog.port}")
+        return text.replace(":3307", f":{mariadb.port}").replace("/home/me/penstock.data", "…")
+
+    def is_said(shown: str) -> bool:
+        wanted = re.escape(PORTS.sub("…", here(shown)).strip()).replace("…", ".*")
+        return re.search(wanted, runs.text(), re.DOTALL) is not None
+
+    def run_sql(wanted: str) -> None:
+        for side, statement in blocks("sql"):
+            if side in wanted.split():
+                for server in sides[side]:
+                    server.run(here(statement))
+
+    refused, started, status, stopped = (text for _, text in blocks("console"))
+    command = shlex.split(here(refused).splitlines()[0])[3:]
+    for server in sides["both"]:
+        server.run("DROP USER IF EXISTS 'follower'@'%'")
+    run_sql("both")
+    try:
+        runs.start(*command)
+        assert runs.ended() == 2
+        assert is_said(refused.partition("\n")[2]), runs.text()
+        run_sql("upstream downstream")
+        assert started.splitlines()[0] == refused.splitlines()[0]
+        runs.start(*command)
+        shown = started.partition("\n")[2]
+        eventually(lambda: is_said(shown), START_S)
+        eventually(lambda: film_rows(mariadb) == film_rows(mariadb_binlog), START_S)
+        printed = runs.completed("status").stdout
+        for line in status.splitlines()[2:]:
+            assert line.split()[:2] in [each.split()[:2] for each in printed.splitlines()]
+        assert runs.stop() == 0
+        assert is_said(stopped.removeprefix("^C\n")), runs.text()
+    finally:
+        for server in sides["both"]:
+            server.run("DROP USER 'follower'@'%'")
+
+
+def film_rows(server: SqlServer) -> object:
+    with suppress(pymysql.err.MySQLError):
+        return server.query("SELECT * FROM rental.film ORDER BY film_id")
+    return None
