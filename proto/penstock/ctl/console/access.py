@@ -9,7 +9,8 @@ answered late, which makes guessing slow; comparisons take the same time for eac
     offline-pump                 it hands over all its data, then leaves
     hand-over                    a standby writes in the Drainer's place
 
-None of these verbs can lose a row: a stopped node comes back with all its data, and a Pump goes
+Decisions about a DDL are those that its node offers, and say what they skip (`children`). None of
+the verbs above can lose a row: a stopped node comes back with all its data, and a Pump goes
 offline only once every Drainer has all of it. Therefore `offline-drainer` is not offered, because
 Pumps then drop data that only that Drainer needs. Nor are `update-…`, `lost-pump`, and
 `trigger-gc`, which with `gc-force-after-days` purges data that a late Drainer still needs.

@@ -154,7 +154,9 @@ def _as_drainers_see(pump: PumpNode, drainers: Sequence[DrainerNode]) -> PumpNod
             is_dead = each.pump == pump.name and each.condition == "dead"
             if is_dead and pump.word in ("no answer", "unknown", *UP):
                 word = "unreachable" if pump.word in UP else "dead"
-                why = f"Drainer {drainer.name} finds it dead: {each.why}. {pump.why}".strip()
+                why = f"Drainer {drainer.name} finds it dead: {each.why}."
+                if word == "dead" and pump.why:
+                    why = pump.why
                 return replace(pump, level=Level.ACT, word=word, why=why)
     return pump
 
@@ -181,7 +183,7 @@ def _pump(node: NodeStatus, seen: Observation, rate: _Rate) -> PumpNode:
         look = _Look(Level.ACT, "full", about)
     elif look.level is Level.FINE and text(facts, "etcd") == "away":
         is_cut_off = True
-        look = _Look(Level.WATCH, str(node.state), "It cannot reach etcd.")
+        look = _Look(Level.WATCH, "without etcd", "It cannot reach etcd.")
     copies_min = timestamp(facts, "copies_min")
     return PumpNode(
         name=node.node_id,
@@ -332,7 +334,7 @@ def _load(facts: Facts) -> list[Loading]:
     done = number(facts, "rows_done")
     if done is None:
         return []
-    whole = Loading("all tables", done, number(facts, "rows"))
+    whole = Loading("All tables", done, number(facts, "rows"))
     running = (
         Loading(text(each, "table"), number(each, "rows_done") or 0.0, number(each, "rows"))
         for each in listed(facts, "running")

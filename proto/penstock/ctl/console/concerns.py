@@ -224,7 +224,7 @@ def _pump_concerns(pump: PumpNode, pumps: Sequence[str], flags: str) -> Iterator
             remedy = "Make its address reachable from there: a firewall, or --advertise-addr."
         commands = (
             Choice(ctl_command("lost-pump", pump.name, "--accept-loss-after", "0", flags=flags),
-                   "if its disk is gone for good: changes nothing yet, and says what every Drainer"
+                   "If its disk is gone for good: changes nothing yet, and says what every Drainer"
                    " would lose"),
         )  # fmt: skip
     if pump.word == "paused":
@@ -232,13 +232,13 @@ def _pump_concerns(pump: PumpNode, pumps: Sequence[str], flags: str) -> Iterator
         remedy = f"{start}, and it hands over what it holds."
         commands = (
             Choice(ctl_command("offline-pump", pump.name, flags=flags),
-                   "to do without it from now on: refused while a Drainer lacks its binlogs"),
+                   "To do without it from now on: refused while a Drainer lacks its binlogs"),
         )  # fmt: skip
     if pump.word == "full":
         remedy = "Make room on its volume. What it keeps is needed by a Drainer, see Disk below."
     if pump.cannot_reach_etcd:
         remedy = "Make etcd reachable from its machine."
-    known = {"online": "cannot reach etcd", "no answer": "gives no answer"}
+    known = {"no answer": "gives no answer"}
     yield Concern(
         level=pump.level,
         title=f"Pump {pump.name} {known.get(pump.word, f'is {pump.word}')}",
@@ -264,7 +264,7 @@ def _source_concerns(source: SourceNode, pumps: Sequence[str]) -> Iterator[Conce
         remedy += " Then let it go on."
     if source.word in ("paused", "failed") and not choices:
         at = f" --status-addr={source.pages}" if source.pages else ""
-        commands = (Choice(f"penstock source resume{at}", "it goes on where it stopped"),)
+        commands = (Choice(f"penstock source resume{at}", "It goes on where it stopped"),)
     verb = {"no answer": "gives", "no connection": "has"}.get(source.word, "is")
     if source.word == "failed":
         title = f"Source {source.name} has stopped and waits for "

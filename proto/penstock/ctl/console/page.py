@@ -75,7 +75,7 @@ def _time(found: re.Match[str], now_s: float) -> Markup:
     except (ValueError, OverflowError):
         return escape(found[0])
     if found[1]:
-        return Markup("for ") + _aged(at_s, now_s, wording.duration(round(now_s - at_s)))
+        return Markup("for ") + _aged(at_s, now_s, wording.age(now_s - at_s))
     return _aged(at_s, now_s)
 
 
@@ -105,12 +105,13 @@ _ENVIRONMENT.filters.update(
     moment=wording.moment,
     clock=wording.clock,
     percent=wording.percent,
+    sentence=wording.sentence,
     worded=_worded,
     aged=_aged,
     path=_QUOTED,
 )
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 58, 390, 12, 152
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 400, 68, 390, 12, 152
 _BOX: Final = {"width": _WIDTH, "height": 180, "left": _LEFT, "right": _RIGHT, "top": _TOP,
                "bottom": _BOTTOM}  # fmt: skip
 """The size of a plot, and the sides of its axes."""
@@ -357,7 +358,9 @@ def fragments(
         "stream": picture(state) if state.is_known else waiting,
         "plots": _plots(state, chronicle, now_s),
         "disk": draw("fragments", "disk", state=state, bars=[*map(_volume, state.pumps)]),
-        "sources": draw("fragments", "sources", sources=_with_bars(state), now_s=state.now_s),
+        "sources": draw(
+            "fragments", "sources", sources=state.sources[:_SHOWN_MAX], now_s=state.now_s
+        ),
         "tables": _tables(state, reads_rows=reads_rows),
         "skipped": _skipped(state.skipped, state.unheard),
         "problems": draw("fragments", "problems", problems=state.problems, now_s=state.now_s),
@@ -378,7 +381,9 @@ def concerns(
         ]
         begin = len(each.commands)
         shown.append((each, ways[:begin], ways[begin:], outcomes.get(decision_key(each))))
-    return draw("fragments", "concerns", concerns=shown, now_s=state.now_s)
+    loads = [(each, [(one, *_progress(one)) for one in each.load])
+             for each in state.sources if each.load_about]  # fmt: skip
+    return draw("fragments", "concerns", concerns=shown, loads=loads, now_s=state.now_s)
 
 
 def decision_key(concern: Concern) -> str:
@@ -422,11 +427,11 @@ def changes(
 
 
 class Change(NamedTuple):
-    """A change in a table: of each column the old value, if it changed, and the value."""
+    """A change in a table: of each column all values, None for NULL, the old one first."""
 
     at: str
     kind: str
-    values: Mapping[str, tuple[str | None, str | None]]
+    values: Mapping[str, Sequence[object]]
     query: str = ""
 
 
@@ -436,14 +441,9 @@ def _change(line: Mapping[str, Any]) -> Change:
     kind = text(line, "kind")
     values = {}
     for name, value in (after or before).items():
-        was = before.get(name)
-        has_changed = kind == "update" and was != value
-        values[str(name)] = (_value(was) if has_changed else None, _value(value))
+        was = before.get(name, value) if kind == "update" else value
+        values[str(name)] = [value] if was == value else [was, value]
     return Change(text(line, "committed_at"), kind, values, text(line, "query"))
-
-
-def _value(value: object) -> str:
-    return "NULL" if value is None else str(value)
 
 
 def confirmation(offer: Offer, viewer: Viewer, flags: str) -> Markup:
@@ -517,12 +517,6 @@ def _tables(state: ClusterState, *, reads_rows: bool) -> Markup:
         parts = [("left", each.rows_per_s or 0.0), ("rest", most - (each.rows_per_s or 0.0))]
         shown.append((each, words, bar(parts, None, f"{each.name}: {words}") if most else ""))
     return draw("fragments", "tables", shown=shown, reads_rows=reads_rows)
-
-
-def _with_bars(state: ClusterState) -> list[tuple[object, list[tuple[Loading, str, Markup]]]]:
-    return [
-        (each, [(one, *_progress(one)) for one in each.load]) for each in state.sources[:_SHOWN_MAX]
-    ]
 
 
 def _progress(load: Loading) -> tuple[str, Markup]:

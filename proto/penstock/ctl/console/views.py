@@ -92,7 +92,7 @@ class PumpNode:
 
     @property
     def is_up(self) -> bool:
-        return self.level < Level.ACT and self.word in UP
+        return self.level < Level.ACT and (self.word in UP or self.cannot_reach_etcd)
 
     @property
     def machine(self) -> str:

@@ -24,7 +24,10 @@ _MACHINERY: Final = (
     (re.compile(r"\b(?:DEADLINE_EXCEEDED|Deadline Exceeded)(?:: Deadline Exceeded)?"),
      "no answer in time"),
     (re.compile(r"\b(?:UNAVAILABLE|UNKNOWN|INTERNAL|ABORTED|CANCELLED): "), ""),
-    (re.compile(r"; if it does not run, start it"), ""),
+    (re.compile(r"; if it does not run, start it(?:; otherwise check its address)?"), ""),
+    (re.compile(r"; otherwise check its address"), ""),
+    (re.compile(r" failed: etcd connection failed"), " gives no answer"),
+    (re.compile(r" \(start etcd, or correct etcd-urls\)"), ""),
 )  # fmt: skip
 """Parts of an error's text and the words for them; None for the reason within the part."""
 
@@ -50,7 +53,12 @@ def sentence(text: str) -> str:
 def ago(at_s: float, now_s: float) -> str:
     """Return the age of a time: `12 s ago`, `just now`."""
     age_s = now_s - at_s
-    return "just now" if age_s < 1 else f"{duration(round(age_s))} ago"
+    return "just now" if age_s < 1 else f"{age(age_s)} ago"
+
+
+def age(seconds: float) -> str:
+    """Return a duration in whole seconds."""
+    return f"{seconds:.0f} s" if seconds < 10 else duration(seconds)
 
 
 def duration(seconds: float | None) -> str:

@@ -178,7 +178,7 @@ def test_changes_are_shown_with_old_and_new_values_and_do_nothing(
 
     async def test(browser: aiohttp.ClientSession, url: str, scene: Scene) -> None:
         text = await got(browser, f"{url}/changes?table=--after%3D0%20shop.a&since=1+hour")
-        assert "<del>old</del> <ins>NULL</ins>" in text
+        assert "<del>old</del> <ins><i>NULL</i></ins>" in text
         assert "&lt;script&gt;" in text
         assert "<script>alert" not in text
         assert "it was ended after 20 s" in text

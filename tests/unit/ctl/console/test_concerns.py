@@ -175,7 +175,7 @@ def test_commands_for_a_source_find_it_from_any_machine() -> None:
 def test_a_load_shows_how_far_it_is_and_how_long_it_takes_still() -> None:
     (source,) = seen(CALM["a load"]).sources
     assert [(each.name, each.share) for each in source.load] == [
-        ("all tables", 0.325),
+        ("All tables", 0.325),
         ("shop.orders", 410 / 900),
         ("shop.visits", None),
     ]

@@ -120,9 +120,11 @@ def test_a_decision_is_shown_as_commands_with_their_consequences() -> None:
                  '`penstock drainer ddl replace 5 "<sql>"`: your statement runs instead'),
     )  # fmt: skip
     text = drawn(cluster(drainer=node("drainer-1", NodeState.PAUSED), stops=(stop,)))
-    assert "<p>correct it; then start the Drainer again</p>" in text
-    assert "<code>penstock drainer ddl replace 5 &#34;&lt;sql&gt;&#34;</code>" in text
-    assert "<p>your statement runs instead</p>" in text
+    assert "<p>Correct it; then start the Drainer again.</p>" in text
+    assert "<p>Your statement runs instead.</p>" in text
+    page_ = ElementTree.fromstring(text.removeprefix("<!doctype html>\n"))
+    commands = ["".join(each.itertext()) for each in page_.iter("code")]
+    assert 'penstock drainer ddl replace 5 "<sql>"' in commands
 
 
 def test_nothing_left_out_is_said_of_nodes_that_have_said_so_only() -> None:
