@@ -1,6 +1,6 @@
 """Sink contract: the promises of every sink, as tests that a suite derives its classes from.
 
-A package with a sink of its own tests the same promises (`penstock.testing`):
+A package that provides a sink tests the same promises (`penstock.testing`):
 
     class TestMySink(SinkContract):
         def url(self, folder: Path) -> str: ...

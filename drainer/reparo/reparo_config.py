@@ -48,7 +48,7 @@ class DestDb:
 class ReparoConfig:
     """Restores files in TiDB-Binlog's format into tables, up to a commit_ts or a time."""
 
-    data_dir: str = setting("", "folder of the files")
+    data_dir: str = setting("", "folder of the files, or file+s3://bucket/folder")
     sink: str = setting(
         "",
         "target: sqlite:///file.db or mysql://user:password@host:port/; empty: as dest-type says",

@@ -20,12 +20,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from drainer.differences import DDLS, FILTER, ROWS, Counts, Skipped
 from drainer.reparo.held_changes import HeldChanges
 from drainer.reparo.rebuilt_rows import Change, RowBuilder, Target, datum_value, ddl_of, events_of
 from drainer.reparo.reparo_config import ReparoConfig
+from drainer.settings.targets import FILE_S3, FilesTarget, target_of
 from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.files.binlog_files import Record
 from drainer.sinks.opening import open_table_sink
@@ -213,6 +215,18 @@ class Restored:
 
 def run(config: ReparoConfig) -> Restored:
     """Restore, print or only check, as configured."""
+    if not config.data_dir.startswith(f"{FILE_S3}:"):
+        return _run(config)
+    from drainer.sinks.files.object_sink import download
+
+    source = target_of(config.data_dir)
+    assert isinstance(source, FilesTarget), source
+    with TemporaryDirectory(prefix="penstock-reparo-") as folder:
+        download(source, Path(folder))
+        return _run(replace(config, data_dir=folder))
+
+
+def _run(config: ReparoConfig) -> Restored:
     held = HeldChanges(config.folder)
     held.check_stop(config.stop_ts)
     target = config.target

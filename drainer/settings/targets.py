@@ -4,8 +4,9 @@
     mysql://user:password@host:port/    also mariadb; with tidb it is a TiDB even if the server does
                                         not report it
     file:///absolute/folder             file:relative/folder
+    file+s3://bucket/folder             the account and the endpoint are in variables, AWS_…
     delta:///absolute/folder            delta:relative/folder
-    delta+s3://bucket/folder            the account and the endpoint are in variables, AWS_…
+    delta+s3://bucket/folder            the same
     kafka://user@host:9092,host2:9092/
     scheme://user@place/path            of a third party (`drainer.settings.plugins`)
 
@@ -35,7 +36,7 @@ from penstock.security.databases import CA, FULL, PasswordFile
 from penstock.settings.load import duration_s, size_bytes
 from penstock.settings.setting import did_you_mean, out_of_range
 
-SQLITE, KAFKA, DELTA, DELTA_S3 = "sqlite", "kafka", "delta", "delta+s3"
+SQLITE, KAFKA, DELTA, DELTA_S3, FILE_S3 = "sqlite", "kafka", "delta", "delta+s3", "file+s3"
 MYSQL_PASSWORD = "MYSQL_PSWD"
 """The environment variable with the password of the downstream."""
 MYSQL_TYPES, FILE_TYPES = ("mysql", "mariadb", "tidb"), ("file",)
@@ -51,7 +52,10 @@ COLLATIONS = ("map", "stop")
 PARTITIONS = ("table", "key", "ts", "one")
 DECIMALS = ("precise", "string", "double")
 _TABLES = "sqlite:///path/file.db or mysql://user:password@host:port/"
-_KNOWN = f"use {_TABLES}, file:///folder, kafka://host:9092/, delta:///folder or delta+s3://bucket/folder"
+_KNOWN = (
+    f"use {_TABLES}, file:///folder, kafka://host:9092/ or delta:///folder; in an object store,"
+    " file+s3://bucket/folder or delta+s3://bucket/folder"
+)
 _NAMES = ("checkpoint-schema", "checkpoint-table", "checkpoint-topic", "prefix")
 """Options that distinguish outputs at one address."""
 _FIXED = {"sql_mode", "time_zone", "foreign_key_checks", "autocommit", "tx_isolation", "timestamp",
@@ -148,7 +152,15 @@ class Target:
                 Code.URL_INVALID,
             )
 
+    @property
+    def bucket(self) -> str:
+        """The bucket of an object store; empty for a disk."""
+        return self.place if self.scheme in (DELTA_S3, FILE_S3) else ""
+
     def _check_folder(self) -> None:
+        if self.scheme in (DELTA_S3, FILE_S3):
+            self._check_bucket()
+            return
         if self.place not in ("", "localhost") or not self.path.strip("/"):
             raise NeedsOperator(
                 f"the downstream {self.scheme}://{self.place}{self.path} names no folder",
@@ -287,10 +299,12 @@ class MysqlTarget(_AccountTarget):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesTarget(Target):
-    """A folder of files in TiDB-Binlog's format."""
+    """A folder of files in TiDB-Binlog's format, on a disk or in a bucket of an object store."""
 
     SINK: ClassVar[str] = "drainer.sinks.files.sink:FileSink"
-    HINT: ClassVar[str] = "write file:///absolute/folder or file:relative/folder"
+    HINT: ClassVar[str] = (
+        "write file:///absolute/folder, file:relative/folder or file+s3://bucket/folder"
+    )
 
     compress: str = _option(
         "",
@@ -309,18 +323,37 @@ class FilesTarget(Target):
         "+00:00", "of TIMESTAMPs; it cannot change after the folder's first savepoint"
     )
 
+    interval_s: float = _option(
+        30.0, "how long changes gather before an object is written, in an object store"
+    )
+
     def __post_init__(self) -> None:
         self._check_folder()
         Target.__post_init__(self)
         zone_offset(self.time_zone)
+        if self.bucket and self.compress:
+            raise out_of_range("compress", self.compress, "leave it out: files of a disk have it")
+        if self.bucket and self.retention_s:
+            raise out_of_range(
+                "retention", f"{self.retention_s:g}s", "leave it out: set a rule of the bucket"
+            )
+
+    @property
+    def sink(self) -> str:
+        return "drainer.sinks.files.object_sink:ObjectFileSink" if self.bucket else self.SINK
 
     @property
     def folder(self) -> Path:
         return Path(unquote(self.path))
 
     @property
-    def local(self) -> Path:
-        return self.folder
+    def shown(self) -> str:
+        path = unquote(self.path)
+        return f"s3://{self.bucket}{path}" if self.bucket else path
+
+    @property
+    def local(self) -> Path | None:
+        return None if self.bucket else self.folder
 
     @property
     def takes_events(self) -> bool:
@@ -368,10 +401,7 @@ class LakeTarget(Target):
     )
 
     def __post_init__(self) -> None:
-        if self.scheme == DELTA_S3:
-            self._check_bucket()
-        else:
-            self._check_folder()
+        self._check_folder()
         if not _FOLDER.fullmatch(unquote(self.path)):
             raise NeedsOperator(
                 f"readers of Delta tables do not find their way to {unquote(self.path)!r}",
@@ -382,11 +412,6 @@ class LakeTarget(Target):
         if not all(map(_ACCEPTED.fullmatch, self.accept)):
             hint = "write schema.table@version, comma-separated"
             raise out_of_range("accept", ",".join(self.accept), hint)
-
-    @property
-    def bucket(self) -> str:
-        """The bucket of an object store; empty for a disk."""
-        return self.place if self.scheme == DELTA_S3 else ""
 
     @property
     def local(self) -> Path | None:
@@ -584,6 +609,7 @@ TARGETS: dict[str, type[Target]] = {
     KAFKA: KafkaTarget,
     DELTA: LakeTarget,
     DELTA_S3: LakeTarget,
+    FILE_S3: FilesTarget,
 }
 """The downstreams, by the scheme of their URL; all others are of third parties."""
 

@@ -15,8 +15,8 @@ import pytest
 
 from drainer.settings.targets import target_of
 from drainer.sink_contract import CheckpointContract, EventContract, Output
+from drainer.sinks import objects
 from drainer.sinks.checkpoint import Checkpoint
-from drainer.sinks.delta import objects
 from drainer.sinks.protocol import TableSink
 from penstock.errors import NeedsOperator, Retryable
 from tests.contract.test_event_sink import ChangesWorld, output_of

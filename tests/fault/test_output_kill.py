@@ -26,6 +26,7 @@ from tests.kit.crash.forked_drainers import SETTLED, ForkedDrainers
 from tests.kit.delta.lake_reader import LakeReader, Versions
 from tests.kit.fakes.local_drainer import Way
 from tests.kit.files import plain_reader
+from tests.kit.files.object_files import copied
 from tests.kit.servers.fix_s3 import S3Server
 from tests.kit.workloads.bank import Bank
 
@@ -92,8 +93,11 @@ class Files(Output):
     url, strategy = "file://{}/files?max-file-size=10KiB", "events"
     dies_after_s = (0.02, 0.6)
 
+    def files(self) -> Path:
+        return self.folder / "files"
+
     def check(self) -> int:
-        files = self.folder / "files"
+        files = self.files()
         path = files / "savepoint"
         if not path.exists():
             return 0
@@ -166,15 +170,36 @@ class Changes(Lake):
         return list(found.elements())
 
 
-class ObjectMirror(Lake):
+class InBucket(Output):
+    bucket = ""
+
+    def place(self) -> str:
+        return f"{self.bucket}/{self._number}"
+
+    @property
+    def objects(self) -> Path:
+        return Path(os.environ["S3_FOLDER"], self.bucket, str(self._number))
+
+
+class ObjectFiles(InBucket, Files):
+    url, strategy, bucket = "file+s3://{}/files?interval=0", "events", "files"
+
+    def files(self) -> Path:
+        found = self.objects / "files"
+        if not (found / "savepoint").exists():
+            return found
+        self._copies += 1
+        return copied(found, self.folder / f"copy-{self._copies}")
+
+    _copies = 0
+
+
+class ObjectMirror(InBucket, Lake):
     url, bucket = "delta+s3://{}/lake?interval=0", "mirror"
 
     @property
     def lake(self) -> LakeReader:
-        return LakeReader(Path(os.environ["S3_FOLDER"], self.bucket, str(self._number), "lake"))
-
-    def place(self) -> str:
-        return f"{self.bucket}/{self._number}"
+        return LakeReader(self.objects / "lake")
 
 
 class ObjectChanges(ObjectMirror, Changes):
@@ -201,12 +226,15 @@ def output(request: pytest.FixtureRequest, drainers: ForkedDrainers, tmp_path: P
     return made
 
 
+KINDS: list[type[InBucket]] = [ObjectFiles, ObjectMirror, ObjectChanges]
+
+
 @pytest.fixture(scope="module")
 def objects_drainers(
     s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ForkedDrainers]:
     """Drainers with the variables of a server of S3."""
-    folders = [s3_server.add_bucket(each.bucket) for each in (ObjectMirror, ObjectChanges)]
+    folders = [s3_server.add_bucket(each.bucket) for each in KINDS]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("S3_FOLDER", str(folders[0].parent))
         with ForkedDrainers(tmp_path_factory.mktemp("drainers") / "log") as made:
@@ -215,12 +243,12 @@ def objects_drainers(
 
 @pytest.mark.fault(
     "kill -9 at every named step of a batch, and twelve times at any moment: of a Drainer that"
-    " writes a lake into an object store",
+    " writes files or a lake into an object store",
     "after each death and at the end each state that was promised is upstream's",
-    cases="15 steps / 24",
+    cases="15 steps / 36",
 )
-@pytest.mark.parametrize("kind", [ObjectMirror, ObjectChanges])
-def test_killed_at_any_step_or_moment_a_lake_in_an_object_store_is_the_bank(
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_any_step_or_moment_an_object_store_has_the_bank(
     kind: type[Output], objects_drainers: ForkedDrainers, tmp_path: Path
 ) -> None:
     output = kind(objects_drainers, tmp_path)

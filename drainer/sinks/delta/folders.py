@@ -19,7 +19,7 @@ from penstock.errors import NeedsOperator
 from penstock.log.files import sync_folder
 
 if TYPE_CHECKING:
-    from drainer.sinks.delta.objects import ObjectPath
+    from drainer.sinks.objects import ObjectPath
 
 Folder: TypeAlias = "Path | ObjectPath"
 """A folder of a lake, or a file in it."""
@@ -29,7 +29,7 @@ def folder_of(target: LakeTarget) -> Folder:
     """Return the folder of a lake, on a disk or in an object store."""
     if not target.bucket:
         return target.folder
-    from drainer.sinks.delta.objects import Bucket, ObjectPath
+    from drainer.sinks.objects import Bucket, ObjectPath
 
     return ObjectPath(Bucket(target.bucket), unquote(target.path))
 

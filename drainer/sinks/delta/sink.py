@@ -85,7 +85,7 @@ _GATHERED_ROW_BYTES = 64
 """What a row takes in memory, in columns."""
 _PROBLEM_SHOWN = 300
 _STORE = re.compile(r"Generic S3 error|HTTP error|error sending request|Server returned")
-_ANSWERED = re.compile(r"status code: 4(?!29|08)\d\d|returned non-2xx status code: 4(?!29|08)\d\d")
+_ANSWERED = re.compile(r"status code: 4(?!29|08)\d\d")
 _ERRNO = re.compile(r"\(os error (\d+)\)")
 
 
@@ -158,7 +158,7 @@ class LakeSink(RetryingSink):
         """Prepare the folder for a run, which holds its lock."""
         self._incoming.make()
         if not isinstance(self._folder, Path):
-            from drainer.sinks.delta.objects import check_conditions
+            from drainer.sinks.objects import check_conditions
 
             check_conditions(self._folder / OWN)
 
@@ -430,7 +430,7 @@ def _is_away(error: Exception) -> bool:
     The store itself answers with 4xx, and only a busy one with 429 or 5xx.
     """
     if isinstance(error, ConnectionError | TimeoutError):
-        return not _ANSWERED.search(str(error))
+        return True
     return bool(_STORE.search(str(error))) and not _ANSWERED.search(str(error))
 
 

@@ -80,6 +80,11 @@ def binlog_files(names: Iterable[str], folder: Path) -> list[BinlogFile]:
     return [found[number] for number in numbers]
 
 
+def object_name(number: int, digits: str) -> str:
+    """Return the name of a file in an object store, whose `digits` are those of a run."""
+    return f"binlog-{number:016d}-{digits}"
+
+
 class Tail:
     """The end at which records are appended; `sync` makes them durable. Any `OSError` ends it.
 

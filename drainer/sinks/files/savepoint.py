@@ -18,6 +18,9 @@ history has a different one, and older versions stored none. `begin` is the firs
 checkpoint: the files hold everything after it, until the first of them expire. The savepoint is
 replaced as a whole: a new file is written, synced and renamed, and its folder synced.
 
+In an object store, `runs` distinguishes the files from those that a crash has left
+(`drainer.sinks.files.object_sink`).
+
 A schema file has the schemas and tables at the beginning of a file of records:
 
     schema-0000000000000012    gzip of JSON: after_ts, before, schemas, tables
@@ -89,6 +92,8 @@ class Savepoint:
     last_crc: int | None = None
     begin_ts: int = 0
     """The files hold everything after this commit_ts; 0: everything."""
+    runs: tuple[tuple[int, str], ...] = ()
+    """In an object store, the first file of each run, and the digits of its names."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -110,6 +115,11 @@ def load_savepoint(files: Files, folder: Path) -> Savepoint | None:
         data = file.read(0, file.size())
     finally:
         file.close()
+    return parsed(data, str(path))
+
+
+def parsed(data: bytes, path: str) -> Savepoint:
+    """Return a savepoint; raise `Malformed` if it is damaged."""
     try:
         return _savepoint(tomllib.loads(data.decode()))
     except (ValueError, KeyError, TypeError) as error:
@@ -140,11 +150,17 @@ def _savepoint(stored: dict[str, Any]) -> Savepoint:
         cluster_id=int(stored["cluster-id"]),
         time_zone=str(stored["time-zone"]),
         begin_ts=int(stored["begin"]),
+        runs=tuple((int(first), str(digits)) for first, digits in stored.get("runs", ())),
     )
 
 
 def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
     """Durably replace the savepoint; an `OSError` leaves the old or the new savepoint."""
+    _replace(files, folder / NAME, encoded(savepoint), checkpoint_stored)
+    files.sync_folder(folder)
+
+
+def encoded(savepoint: Savepoint) -> bytes:
     checkpoint, position = savepoint.checkpoint, savepoint.position
     lines = [
         f"consistent = {'true' if checkpoint.consistent else 'false'}",
@@ -159,8 +175,9 @@ def store_savepoint(files: Files, folder: Path, savepoint: Savepoint) -> None:
     if savepoint.last_crc is not None:
         lines.append(f"last-crc = {savepoint.last_crc}")
     lines.append(f"checkpoint = {_quoted(savepoint.text)}")
-    _replace(files, folder / NAME, "\n".join([*lines, ""]).encode(), checkpoint_stored)
-    files.sync_folder(folder)
+    if savepoint.runs:
+        lines.append(f"runs = {json.dumps(savepoint.runs)}")
+    return "\n".join([*lines, ""]).encode()
 
 
 def _replace(files: Files, path: Path, data: bytes, before: Callable[[], object]) -> None:
@@ -202,14 +219,17 @@ def schema_numbers(names: Iterable[str]) -> set[int]:
 
 def write_schema(files: Files, folder: Path, number: int, schema: FileSchema) -> None:
     """Write a complete schema file; it is durable once the folder is synced."""
+    _replace(files, folder / schema_name(number), encoded_schema(schema), lambda: None)
+
+
+def encoded_schema(schema: FileSchema) -> bytes:
     body = {
         "after_ts": schema.after_ts,
         "before": schema.before and [schema.before.size, schema.before.last_crc],
         "schemas": [schema_to_json(each) for each in schema.catalog.schemas()],
         "tables": [(home, table_to_json(table)) for home, table in schema.catalog.tables()],
     }
-    data = gzip.compress(json.dumps(body, ensure_ascii=False).encode(), mtime=0)
-    _replace(files, folder / schema_name(number), data, lambda: None)
+    return gzip.compress(json.dumps(body, ensure_ascii=False).encode(), mtime=0)
 
 
 def read_schema(path: Path) -> FileSchema:

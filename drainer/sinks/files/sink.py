@@ -170,7 +170,7 @@ class FileSink(RetryingSink, EventSink):
         retry_s_max: float,
         files: Files | None = None,
     ) -> None:
-        super().__init__(str(target.folder), cluster_id=cluster_id, retry_s_max=retry_s_max)
+        super().__init__(target.shown, cluster_id=cluster_id, retry_s_max=retry_s_max)
         self._target = target
         self._folder = target.folder
         self._files = files or Files()
@@ -273,12 +273,12 @@ class FileSink(RetryingSink, EventSink):
 
     def _own(self) -> Savepoint | None:
         """Return the savepoint; `NeedsOperator` if it is another cluster's, or files lack one."""
-        saved = load_savepoint(self._files, self._folder)
+        saved, place = self._loaded(), self._target.shown
         if saved is None:
             # A Drainer stores its first savepoint before it writes, so files are foreign output.
-            if binlog_files(self._files.names(self._folder), self._folder):
+            if self._has_files():
                 raise NeedsOperator(
-                    f"{self._folder} has binlog files and no savepoint, which says up to where they"
+                    f"{place} has binlog files and no savepoint, which says up to where they"
                     " hold and of which cluster they are",
                     "put the savepoint back; or use another folder",
                     Code.CHECKPOINT_DAMAGED,
@@ -288,13 +288,19 @@ class FileSink(RetryingSink, EventSink):
             raise of_another_cluster(self._cluster_id, [saved.cluster_id], "folder")
         if saved.time_zone not in ("", self._target.time_zone):
             raise NeedsOperator(
-                f"TIMESTAMPs in the files of {self._folder} are in time zone {saved.time_zone}, not"
+                f"TIMESTAMPs in the files of {place} are in time zone {saved.time_zone}, not"
                 f" {self._target.time_zone}",
                 f"write time-zone={saved.time_zone} in the sink's URL, with %2B for +; or use"
                 " another folder",
                 Code.SINK_SETTING,
             )
         return saved
+
+    def _loaded(self) -> Savepoint | None:
+        return load_savepoint(self._files, self._folder)
+
+    def _has_files(self) -> bool:
+        return bool(binlog_files(self._files.names(self._folder), self._folder))
 
     def _tail_at(self, saved: Savepoint | None) -> Tail:
         position = None if saved is None else self._position_in(saved)
@@ -331,7 +337,13 @@ class FileSink(RetryingSink, EventSink):
     def _store(
         self, text: str, position: FilePosition | None, last_crc: int | None, begin_ts: int
     ) -> None:
-        savepoint = Savepoint(
+        savepoint = self._savepoint(text, position, last_crc, begin_ts)
+        store_savepoint(self._files, self._folder, savepoint)
+
+    def _savepoint(
+        self, text: str, position: FilePosition | None, last_crc: int | None, begin_ts: int
+    ) -> Savepoint:
+        return Savepoint(
             text=text,
             position=position,
             last_crc=last_crc,
@@ -339,7 +351,6 @@ class FileSink(RetryingSink, EventSink):
             time_zone=self._target.time_zone,
             begin_ts=begin_ts,
         )
-        store_savepoint(self._files, self._folder, savepoint)
 
     def _let_go(self) -> None:
         tail, self._tail = self._tail, None

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from deltalake import DeltaTable
 from obstore.store import S3Store
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 RETRY_S: Final = 5
 """How long the libraries retry; the sink retries above them, and reports the outage."""

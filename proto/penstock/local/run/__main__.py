@@ -29,7 +29,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from drainer.settings.targets import MYSQL_TYPES, MysqlTarget, SqliteTarget, target_of
+from drainer.settings.targets import (
+    MYSQL_TYPES,
+    MysqlTarget,
+    PluginTarget,
+    SqliteTarget,
+    Target,
+    target_of,
+)
+from drainer.sinks.opening import open_sink
 from penstock import __version__
 from penstock.cluster import etcd
 from penstock.codes import Code, code_named
@@ -136,7 +144,7 @@ def _run(asked: argparse.Namespace) -> int:
         password = os.environ.get("PENSTOCK_UPSTREAM_PASSWORD", "")
         server = address_in(upstream, "upstream (--from)", password)
     downstream = _with_password(downstream, os.environ.get("PENSTOCK_DOWNSTREAM_PASSWORD", ""))
-    target_of(downstream)  # Report an invalid URL before anything starts.
+    _check_downstream(target_of(downstream))  # Report an invalid URL before anything starts.
     with command.private_files():
         asked.data_dir.mkdir(parents=True, exist_ok=True)
         with _locked(asked.data_dir):
@@ -164,6 +172,12 @@ def _ignore(tables: Sequence[str], more: dict[str, Any]) -> None:
         names = [table_name(each) for each in tables]
         added = [{"db-name": schema, "tbl-name": table} for schema, table in names]
         rules[key] = [*rules.get(key, ()), *added]
+
+
+def _check_downstream(target: Target) -> None:
+    """Raise `NeedsOperator` for a sink of another package that cannot be used."""
+    if isinstance(target, PluginTarget):
+        open_sink(target, cluster_id=0).close()
 
 
 def _with_password(url: str, password: str) -> str:

@@ -1,4 +1,4 @@
-"""Objects: a lake's folder in an object store of S3, with those methods of `Path` that a lake uses.
+"""Objects: a folder in an object store of S3, with those methods of `Path` that sinks use.
 
 A folder is the common beginning of keys, so it needs not be made. Each object is written as a whole
 and is durable then, so nothing is synced. Two properties of a disk must be replaced:
@@ -14,8 +14,10 @@ As long as the mark exists the move has not ended (`is_moved`), and it can be re
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import obstore
@@ -28,6 +30,8 @@ from penstock.failpoints import point
 
 MOVING: Final = "_penstock_moving"
 """The object that marks a folder whose move has not ended."""
+ANSWERED: Final = re.compile(r"status code: 4(?!29|08)\d\d")
+"""What an error says if the store has answered; a busy one answers 408, 429 or 5xx."""
 _LOG: Final = "/_delta_log/"
 _REFUSALS = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 
@@ -92,18 +96,39 @@ class ObjectPath:
     def read_text(self) -> str:
         return self.read_bytes().decode()
 
+    def read_tagged(self) -> tuple[bytes, str]:
+        with _errors(self):
+            found = obstore.get(self.bucket.store, self.key)
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+
+    def copy_to(self, file: Path) -> None:
+        with _errors(self), file.open("wb") as out:
+            for chunk in obstore.get(self.bucket.store, self.key):
+                out.write(chunk)
+
+    def put(self, data: bytes | Path, *, after: str | None = "") -> str:
+        """Write an object, and return its tag; `FileExistsError` if it is not as expected.
+
+        `after` is the tag of the object to replace, or None for a new object.
+        """
+        mode: Any = "overwrite" if after == "" else "create" if after is None else {"e_tag": after}
+        with _errors(self):
+            made = obstore.put(
+                self.bucket.store, self.key, data, mode=mode,
+                use_multipart=None if mode == "overwrite" else False,
+            )  # fmt: skip
+        return str(made["e_tag"])
+
     def create(self) -> bool:
         """Create an empty object; return False if one exists, as far as the store compares."""
         try:
-            with _errors(self):
-                obstore.put(self.bucket.store, self.key, b"", mode="create", use_multipart=False)
+            self.put(b"", after=None)
         except FileExistsError:
             return False
         return True
 
     def touch(self) -> None:
-        with _errors(self):
-            obstore.put(self.bucket.store, self.key, b"", use_multipart=False)
+        self.put(b"")
 
     def unlink(self) -> None:
         with _errors(self):
@@ -168,17 +193,27 @@ def _errors(path: ObjectPath) -> Iterator[None]:
                 "create it, or correct the URL and AWS_ENDPOINT_URL",
                 Code.SINK_FILE,
             ) from error
-        raise ConnectionError(f"{path}: {str(error).splitlines()[0][:300]}") from error
+        kind = OSError if ANSWERED.search(str(error)) else ConnectionError
+        raise kind(f"{path}: {str(error).splitlines()[0][:300]}") from error
 
 
-def check_conditions(folder: ObjectPath) -> None:
-    """Raise `NeedsOperator` for a store that creates an object which exists already."""
-    probe = folder / "condition"
-    if not probe.create() or not probe.create():
+def check_conditions(folder: ObjectPath, *, replaces: bool = False) -> None:
+    """Raise `NeedsOperator` for a store that creates an object which exists already.
+
+    With `replaces` also for a store that replaces an object which has another tag.
+    """
+    probe, ignored = folder / "condition", ""
+    if probe.create() and probe.create():
+        ignored = "If-None-Match"
+    elif replaces:
+        with suppress(FileExistsError):
+            probe.put(b"", after='"0"')
+            ignored = "If-Match"
+    if not ignored:
         return
     raise NeedsOperator(
-        f"the object store of {folder} ignores If-None-Match: two programs could make the same"
-        " commit of a Delta table, and the changes of one would be lost",
+        f"the object store of {folder} ignores {ignored}: two programs could make the same"
+        " commit, and the changes of one would be lost",
         "use a store with conditional writes, such as Amazon S3, MinIO, R2 or Versity S3 Gateway",
         Code.SINK_SETTING,
     )
