@@ -5,6 +5,7 @@ may be started before its servers waits for them, and its log has the answer. No
 for longer than the program's own bound: only a hanging program meets `ANSWER_S_MAX`.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ ANSWER_S_MAX = 120.0
 AT_ONCE = 3
 """Commands at a time: most of a command's time is the import of its modules."""
 FILES = {
+    "nothing.toml": '[[filter.do-tables]]\ndb-name = "shp"\ntbl-name = "*"\n',
     "format.toml": 'source-id = "format"\n',
     "image.toml": 'source-id = "image"\n',
     "tables.toml": '[filter]\nignore-tables = ["shop.log"]\n',
@@ -96,6 +98,11 @@ MISTAKES = {
     "a binlog of partial rows": Mistake(
         typed=f"{CHECK} {LOGIN} --config image.toml",
         says=("FAILED   binlog_row_image: MINIMAL", "SET GLOBAL binlog_row_image = 'FULL'"),
+    ),
+    "a downstream that is read-only": Mistake(
+        typed=f"{DRAINER} --sink mysql://plain:secret@127.0.0.1:{{down}}/?checkpoint-schema=own",
+        ends=None,
+        says=("downstream 127.0.0.1:{down}", "read-only option", "SET GLOBAL read_only = OFF"),
     ),
     # Servers that are not reached.
     "no upstream at this port": Mistake(
@@ -196,6 +203,10 @@ MISTAKES = {
         typed=f"pump --node-id pump-1 --data-dir other {NODE}",
         says=("data folder other", "pump pump-1", "another --node-id"),
     ),
+    "a Drainer in the folder of a Pump that runs": Mistake(
+        typed=f"drainer --node-id d-{{n}} --data-dir {{pump_dir}} {NODE} {SQLITE}",
+        says=("another Pump runs in {pump_dir}", "name another --data-dir for this Drainer"),
+    ),
     "two nodes in one folder": Mistake(
         typed=f"pump --node-id p-{{n}} --data-dir {{pump_dir}} {NODE}",
         says=("another Pump runs in {pump_dir}", "name another --data-dir"),
@@ -255,6 +266,11 @@ MISTAKES = {
     "a file that is missing": Mistake(
         typed="source --config nowhere.toml", says=("cannot read nowhere.toml", "check --config")
     ),
+    "a filter that no table passes": Mistake(
+        typed=f"{CHECK} {LOGIN} --config nothing.toml",
+        ends=0,
+        says=("notice   tables: none passes the filters", "correct the names in filter"),
+    ),
     # Programs that a node needs.
     "a sink's package that is missing": Mistake(
         typed=f"{DRAINER} --sink kafka://{NOWHERE}/",
@@ -288,6 +304,10 @@ MISTAKES = {
     "a command without a cluster": Mistake(
         typed="ctl pause-pump pump-1", says=("none is named", "--etcd-urls HOST:PORT")
     ),
+    "the etcd of another cluster": Mistake(
+        typed=f"{DRAINER} --sink {DOWN}",
+        says=("the downstream is that of cluster 1", "check --etcd-urls"),
+    ),
     "sides that are swapped": Mistake(
         typed=f"verify --upstream {DOWN} --downstream {UP}",
         says=("checkpoint is in the upstream", "swap --upstream and --downstream"),
@@ -301,9 +321,11 @@ MISTAKES = {
         says=("empty has no binlog files", "name the folder of the binlog files"),
     ),
 }
+NUMBERS = itertools.count(1000)
 SERIAL = {
     "a binlog of statements": "binlog_format = 'STATEMENT'",
     "a binlog of partial rows": "binlog_row_image = 'MINIMAL'",
+    "a downstream that is read-only": "read_only = 1",
 }
 """Mistakes in the settings of the server that all others share."""
 
@@ -334,17 +356,14 @@ class Lab:
     def filled(self, text: str, number: int) -> str:
         return text.format(n=number, **self._values)
 
-    def answer(self, mistake: Mistake) -> Answer:
-        """Type the command; return its answer when it ends, or says what it waits for."""
-        number = list(MISTAKES.values()).index(mistake)
+    def typed(self, mistake: Mistake, number: int) -> subprocess.Popen[str]:
         python = [sys.executable, *(["-S"] if mistake.without else [])]
         path = [str(ROOT), str(ROOT / "proto")]
         if mistake.without:
             path.append(str(self._site_without(mistake.without)))
         wanted = {k: self.filled(v, number) for k, v in mistake.environment.items()}
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK", "GRPC"))}
-        begun_s = time.monotonic()
-        with subprocess.Popen(
+        return subprocess.Popen(
             [*python, "-m", "penstock", *self.filled(mistake.typed, number).split()],
             cwd=self._home,
             env={**kept, **wanted, "PYTHONPATH": os.pathsep.join(path)},
@@ -353,7 +372,29 @@ class Lab:
             stdin=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
-        ) as process:
+        )
+
+    def interrupted(self, typed: str, stage: str, number: int) -> tuple[int, str]:
+        """Type a command and Ctrl-C when it says `stage`; return its exit code and what it said."""
+        with self.typed(Mistake(typed=typed, says=()), number) as process:
+            watch = threading.Timer(ANSWER_S_MAX, process.kill)
+            watch.start()
+            assert process.stdout is not None
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                if stage in line:
+                    break
+            os.killpg(process.pid, signal.SIGINT)  # As a terminal does, to every process.
+            rest, _ = process.communicate()
+            watch.cancel()
+            return process.returncode, "".join((*lines, rest))
+
+    def answer(self, mistake: Mistake) -> Answer:
+        """Type the command; return its answer when it ends, or says what it waits for."""
+        number = list(MISTAKES.values()).index(mistake)
+        begun_s = time.monotonic()
+        with self.typed(mistake, number) as process:
             watch = threading.Timer(ANSWER_S_MAX, process.kill)
             watch.start()
             assert process.stdout is not None
@@ -401,6 +442,8 @@ def lab(
             "CREATE OR REPLACE USER trial@'%' IDENTIFIED BY 'secret'",
             "GRANT ALL ON *.* TO trial@'%'",
             "CREATE OR REPLACE USER nobody@'%' IDENTIFIED BY 'secret'",
+            "CREATE OR REPLACE USER plain@'%' IDENTIFIED BY 'secret'",
+            "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP ON *.* TO plain@'%'",
         )
     mariadb_server.run(
         "CREATE DATABASE IF NOT EXISTS tidb_binlog",
@@ -439,17 +482,20 @@ def lab(
 
 
 @pytest.fixture(scope="module")
-def answers(lab: Lab, mariadb_binlog: MariadbServer) -> dict[str, Answer]:
+def answers(
+    lab: Lab, mariadb_binlog: MariadbServer, mariadb_server: MariadbServer
+) -> dict[str, Answer]:
     """Return the answer to each mistake of the table, and print how long each took."""
     found = {}
     for what, setting in SERIAL.items():
+        server = mariadb_server if "downstream" in what else mariadb_binlog
         name = setting.partition(" ")[0]
-        ((before,),) = mariadb_binlog.query(f"SELECT @@global.{name}")
-        mariadb_binlog.run(f"SET GLOBAL {setting}")
+        ((before,),) = server.query(f"SELECT @@global.{name}")
+        server.run(f"SET GLOBAL {setting}")
         try:
             found[what] = lab.answer(MISTAKES[what])
         finally:
-            mariadb_binlog.run(f"SET GLOBAL {name} = '{before}'")
+            server.run(f"SET GLOBAL {name} = {before!r}")
     others = [what for what in MISTAKES if what not in SERIAL]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         typed = [MISTAKES[what] for what in others]
@@ -469,6 +515,33 @@ def test_the_answer_to_a_mistake_names_the_object_and_what_to_do(
     assert "Traceback" not in answer.text
     for each in mistake.says:
         assert lab.filled(each, number) in answer.text, answer.text
+
+
+SOURCE = (
+    f"source --mode all --source-host 127.0.0.1 --source-port {{up}} {LOGIN} --source-id s-{{n}}"
+    f" --data-dir s-{{n}} --status-addr 127.0.0.1:0 {ETCD}"
+)
+STAGES = [
+    (PUMP, "serves at"),
+    (PUMP, "is online at"),
+    (f"{DRAINER} {SQLITE}", "settings:"),
+    (f"{DRAINER} --sink mysql://trial:secret@{NOWHERE}/", "trying again"),
+    (f"{AWAY_PUMP} --etcd-urls {NOWHERE}", "trying again"),
+    (SOURCE, "status pages at"),
+    (SOURCE, "continues after"),
+    pytest.param(f"{DRAINER} {SQLITE}", "serves at", marks=pytest.mark.thorough),
+    pytest.param(f"{DRAINER} {SQLITE}", "is up at", marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize(("typed", "stage"), STAGES)
+def test_ctrl_c_ends_a_node_cleanly_at_each_stage_of_its_start(
+    typed: str, stage: str, lab: Lab
+) -> None:
+    code, text = lab.interrupted(typed, stage, next(NUMBERS))
+    assert stage in text
+    assert "Traceback" not in text
+    assert code == 0 or (code == 1 and "it continues when run again [PS-8301]" in text), text
 
 
 def test_there_are_forty_mistakes_and_none_is_listed_twice() -> None:

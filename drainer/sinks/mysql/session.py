@@ -134,6 +134,9 @@ _PASSING = TIDB_PASSING | {
     1836, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3100, 3101, 4031,
 }  # fmt: skip
 
+_READ_ONLY_HINT = "SET GLOBAL read_only = OFF there, or name the server that takes writes"
+_PASSING_HINTS = {ER.OPTION_PREVENTS_STATEMENT: _READ_ONLY_HINT, 1836: _READ_ONLY_HINT}
+
 _WRITE_ERRORS = {3, ER.CANT_CREATE_FILE, ER.CANT_CREATE_TABLE, ER.ERROR_ON_WRITE, ER.GET_ERRNO}
 _NO_SPACE = re.compile(r"no space left|quota exceeded|error 28\b", re.IGNORECASE)
 """The cause of a write error, such as of a transaction's temporary file, that room can end."""
@@ -242,7 +245,8 @@ class MysqlSession:
             raise error
         if not passes(error):
             raise refused(error) from error
-        return str(error)
+        hint = _PASSING_HINTS.get(error.args[0] if error.args else 0)
+        return f"{error} ({hint})" if hint else str(error)
 
     def _connected(self) -> Connection:
         if self._connection is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.codes import Code
 from penstock.errors import NeedsOperator
-from penstock.filters import Rules
+from penstock.filters import FilterConfig, Rules
 from penstock.node.checks import Check, account_text, granting, lacking, privileges
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.tables import OF_LOCKS, OF_SNAPSHOTS, SYSTEM_SCHEMAS, TABLE_TYPES
@@ -40,7 +40,8 @@ def checks_of(settings: SourceConfig) -> list[Check]:
     address, loaded = settings.source.address(), load_state(settings)
     loads = settings.mode != "incremental" and not (loaded is not None and loaded.is_complete)
     with address.session() as connection:
-        engines = [each for each in _engines(connection, settings) if each[1] not in OF_SNAPSHOTS]
+        followed = _engines(connection, settings)
+        engines = [each for each in followed if each[1] not in OF_SNAPSHOTS]
         is_blind = not _sees_tables(connection)
         locks = is_blind or any(engine in OF_LOCKS for _, engine in engines)
         more = {**(LOADING if loads else {}), **(LOCKING if loads and locks else {})}
@@ -50,6 +51,9 @@ def checks_of(settings: SourceConfig) -> list[Check]:
             "tables", False, "none is seen without SELECT", "the next start looks at their engines"
             " and foreign keys", required=False,
         )]  # fmt: skip
+    if not followed and settings.filter != FilterConfig():
+        hint = "if some should, correct the names in filter"
+        checks.append(Check("tables", False, "none passes the filters", hint, required=False))
     checks += engine_checks(engines, loads=loads)
     if settings.mode != "full":
         checks += Cascades.of(settings).checks(address)
