@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import NeedsOperator
 from pumpclient.mysql.load.readers import snapshot
-from pumpclient.mysql.load.tables import Fetch, SourceTable, base_tables
+from pumpclient.mysql.load.tables import Fetch, SourceTable, base_tables, check_engines
+from pumpclient.mysql.source.__main__ import main
 from tests.integration.test_mysql_source import downstream
 from tests.kit.servers.binlog_server import (
     MARIADB,
@@ -18,6 +20,7 @@ from tests.kit.servers.binlog_server import (
     on_servers,
     running,
 )
+from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_replication import Nodes
 from tests.kit.servers.fix_source import LONG_S, SourceProcess, rows_of
 from tests.kit.wait import eventually
@@ -146,3 +149,33 @@ def test_locks_last_from_the_snapshot_until_they_are_released(
         locks.release()
         writer.join()
     assert server.query("SELECT id FROM shop.t") == [(1,), (2,)]
+
+
+@pytest.mark.mariadb
+def test_a_check_names_tables_that_cannot_be_replicated_and_the_flag_that_leaves_them_out(
+    mariadb_binlog: MariadbServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = mariadb_binlog
+    server.drop_user_databases()
+    server.run(
+        "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT) ENGINE=MyISAM",
+        "CREATE TABLE shop.all_of_them (id INT) ENGINE=MERGE UNION=(shop.t)",
+    )  # fmt: skip
+    config = tmp_path / "source.toml"
+    (tmp_path / "secret").write_text(server.password)
+    config.write_text(
+        f'mode = "all"\ndata-dir = "{tmp_path}"\n[source]\nport = {server.port}\n'
+        f'user = "{server.user}"\npassword-file = "{tmp_path}/secret"\n'
+    )
+    check = ["check", "--config", str(config)]
+    assert main(check) == 2
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "FAILED   engines: the changes of these tables are not in the binlog as rows" in lines
+    assert {"shop.all_of_them (mrg_myisam)", "shop.t (myisam)"} <= set(lines)
+    flag = "--ignore-table shop.all_of_them"
+    assert flag in lines
+    assert main([*check, *flag.split()]) == 0
+    assert "shop.t (myisam)" in capsys.readouterr().out
+    with pytest.raises(NeedsOperator, match=r"shop\.all_of_them \(MRG_MyISAM\)") as refused:
+        check_engines(base_tables(lambda sql: server.query(sql)))
+    assert flag in refused.value.hint

@@ -1,13 +1,19 @@
 """What `penstock run` finds missing on both sides, and the statements that it prints."""
 
 import getpass
+import threading
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from drainer.settings.targets import KafkaTarget, target_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
+from penstock.local.run import preflight
 from penstock.local.run.preflight import acls, downstream_checks, judge_server, report, sides_of
 from penstock.node.checks import Check, account_text, lacking, privileges
 from pumpclient.mysql.source.checks import LOADING, LOCKING, engine_checks, judge
@@ -147,6 +153,53 @@ def test_a_side_that_is_away_hides_no_problem_of_the_other_and_may_be_back_later
     assert "privileges" in text
     assert isinstance(error, NeedsOperator)
     assert report({"up": [Check("a", True, "")]}) == ("", None)
+
+
+def test_a_side_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_ANSWER_S", 0.01)
+    said: list[str] = []
+    waited = threading.Event()
+
+    def slow() -> list[Check]:
+        assert waited.wait(60)
+        return []
+
+    def say(line: str) -> None:
+        said.append(line)
+        waited.set()
+
+    assert sides_of({"fast": lambda: [], "slow": slow}, say) == {"fast": [], "slow": []}
+    assert said[0] == "waits for slow"
+
+
+class Brokers:
+    """An admin client that may not create topics."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        assert options["bootstrap.servers"] == "b:9092"
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={"_penstock_checkpoint": None})
+
+    def create_topics(self, asked: list[Any], **more: Any) -> dict[str, Future[None]]:
+        assert more["validate_only"]
+        refused: Future[None] = Future()
+        refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return {each.topic: refused for each in asked}
+
+
+def test_brokers_that_refuse_to_create_topics_are_reported_with_the_commands_that_permit_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Brokers)
+    target = target_of("kafka://b:9092/?prefix=shop")
+    assert isinstance(target, KafkaTarget)
+    (refused,) = [each for each in downstream_checks(target) if not each.passed]
+    assert (refused.name, refused.fixes) == ("topics", acls(target))
+    assert "shop.ddl" in refused.found
+    made = target_of("kafka://b:9092/?prefix=shop&create-topics=false&checkpoint-topic=own")
+    (refused,) = [each for each in downstream_checks(made) if not each.passed]
+    assert refused.found == "own does not exist, and create-topics is false"
 
 
 def test_a_folder_is_tried_before_anything_starts(tmp_path: Path) -> None:

@@ -128,6 +128,29 @@ def test_programs_need_no_source_and_an_etcd_that_runs_is_not_started(tmp_path: 
     assert tomllib.loads((tmp_path / "conf/pump.toml").read_text())["etcd-urls"] == "e:1"
 
 
+IGNORING = """
+from = "mysql://me@db/"
+to = "sqlite:///x.db"
+[source.filter]
+ignore-tables = [{ db-name = "shop", tbl-name = "log" }]
+"""
+
+
+def test_a_table_is_left_out_by_a_flag_beside_those_of_the_settings(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(IGNORING)
+    more = ("--ignore-table", "shop.a", "--ignore-table", "`my shop`.b")
+    shown = ("--config", str(file), "--data-dir", str(tmp_path), "--print-config", *more)
+    assert main(shown) == 0
+    source = load_source([f"--config={tmp_path / 'conf/source.toml'}", "--ignore-table=s.c"])
+    assert [(each.db_name, each.tbl_name) for each in source.filter.ignore_tables] == [
+        ("shop", "log"), ("shop", "a"), ("my shop", "b"), ("s", "c"),
+    ]  # fmt: skip
+    assert main(["--from", "app", "--to", "sqlite:///x.db", *more]) == 2
+    with pytest.raises(NeedsOperator, match="nothing"):
+        load_source(["--ignore-table", "nothing"])
+
+
 def test_settings_of_an_unknown_part_are_refused(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     with pytest.raises(NeedsOperator, match="no part 'source' in this pipeline"):

@@ -57,7 +57,6 @@ from pumpclient.mysql.source.state.overrides import table_name
 
 PROG = "penstock run"
 _APP = "app"
-_IGNORED = "ignore-tables"
 _FOLDER = Path("penstock.data")
 _ANSWER_S = 2.0
 _POLL_S, _SURELY_S, _WAITS_S = 0.5, 1.0, 5.0
@@ -165,13 +164,12 @@ def _run(asked: argparse.Namespace) -> int:
 
 
 def _ignore(tables: Sequence[str], more: dict[str, Any]) -> None:
-    """Add tables to the source's filter.ignore-tables, however its keys are spelled."""
+    """Add tables to the source's filter.ignore-tables."""
     if tables:
         rules = more.setdefault(SOURCE, {}).setdefault("filter", {})
-        key = next((key for key in rules if key.replace("_", "-") == _IGNORED), _IGNORED)
         names = [table_name(each) for each in tables]
         added = [{"db-name": schema, "tbl-name": table} for schema, table in names]
-        rules[key] = [*rules.get(key, ()), *added]
+        rules["ignore-tables"] = [*rules.get("ignore-tables", ()), *added]
 
 
 def _check_downstream(target: Target) -> None:
@@ -239,9 +237,13 @@ def _check(choice: Choice) -> None:
 
         settings = load([f"--config={choice.folder / 'conf/source.toml'}"])
         looks = {f"upstream {choice.upstream}": partial(checks_of, settings), **looks}
-    sys.stdout.write(f"checking {' and '.join(looks)}\n")
-    sys.stdout.flush()
-    text, error = report(sides_of(looks))
+
+    def say(line: str) -> None:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    say(f"checking {' and '.join(looks)}")
+    text, error = report(sides_of(looks, say))
     sys.stdout.write(text)
     if error is not None:
         raise error
@@ -284,6 +286,7 @@ async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> i
     finally:
         showing.cancel()
         await asyncio.wait((showing,))
+        screen.end()
     if stop.is_set():
         screen.line("stopped; the same command continues")
     return command.INTERRUPTED if once and stop.is_set() else code

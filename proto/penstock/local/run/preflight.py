@@ -17,7 +17,7 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,18 @@ _ANSWER_S = 5.0
 Look = Callable[[], Sequence[Check]]
 
 
-def sides_of(looks: Mapping[str, Look]) -> dict[str, Sequence[Check]]:
-    """Return the checks of each side, by its name; a side that is away is a failed check."""
+def sides_of(
+    looks: Mapping[str, Look], say: Callable[[str], None] = lambda line: None
+) -> dict[str, Sequence[Check]]:
+    """Return the checks of each side, by its name; a side that is away is a failed check.
+
+    `say` gets a line every few seconds, with the sides that have not answered.
+    """
     with ThreadPoolExecutor(len(looks)) as threads:
-        return dict(zip(looks, threads.map(_answered, looks.values()), strict=True))
+        asked = {name: threads.submit(_answered, look) for name, look in looks.items()}
+        while open_ := wait(asked.values(), _ANSWER_S).not_done:
+            say(f"waits for {' and '.join(name for name in asked if asked[name] in open_)}")
+        return {name: each.result() for name, each in asked.items()}
 
 
 def _answered(look: Look) -> Sequence[Check]:

@@ -26,6 +26,7 @@ from penstock.local.run.supervisor import ENDED, RUNNING, STOPPED, Running
 EVERY_S = 1.0
 _STAGE_EVERY_S, _STEADY_EVERY_S = 5.0, 10.0
 _BAR = 24
+_LAG_S_MAX = 1e9
 _TABLES_SHOWN = 8
 _STARTS = {
     ETCD: "it starts",
@@ -99,6 +100,11 @@ class Screen:
         sys.stdout.flush()
         self._drawn = len(lines)
 
+    def end(self) -> None:
+        """Remove the changing lines."""
+        sys.stdout.write(self._erased())
+        sys.stdout.flush()
+
     def report(self, source: Mapping[str, Any]) -> None:
         """Write one line about a load of this run once it is done."""
         loaded = source.get("loaded") or {}
@@ -146,23 +152,24 @@ def _bar(done: int, whole: int) -> str:
 
 
 def following(parts: Mapping[str, Running], pages: Pages) -> list[str]:
-    """Return one line with rate, lag, problems and the console's address."""
+    """Return a line with rate, lag and problems, and one with the console's address."""
     texts = []
     source = pages.get(SOURCE, {})
     if source.get("problem"):
         texts.append(f"source {source['state']}: {source['problem']} ({source['hint']})")
-    elif source and not source["load"]:
+    elif source.get("state") == "syncing":
         texts.append(
-            f"{source['state']}, {source['transactions_per_s']:,} transactions/s,"
+            f"syncing, {source['transactions_per_s']:,} transactions/s,"
             f" {source['seconds_behind']:.1f} s behind the upstream"
         )
+    elif source and not source["load"]:
+        texts.append(str(source["state"]))
     own = pages.get(DRAINER, {}).get("self", {})
-    if "lag_s" in own:
+    if own.get("lag_s", _LAG_S_MAX) < _LAG_S_MAX:  # Before the first checkpoint it is since 1970.
         texts.append(f"downstream {own['lag_s']:.1f} s behind")
     waits = own.get("progress_ddl_waits_for"), own.get("progress_downstream_waits_for")
     texts += [each for each in waits if each and each != "nothing"]
     problems = (each for each in parts.values() if each.state == ENDED)
     texts += [f"{each.part.name}: {each.problem}" for each in problems]
-    if CONSOLE in parts:
-        texts.append(f"console {parts[CONSOLE].part.pages}")
-    return ["; ".join(texts)]
+    console = [f"console {parts[CONSOLE].part.pages}"] if CONSOLE in parts else []
+    return [*filter(None, ("; ".join(texts),)), *console]
