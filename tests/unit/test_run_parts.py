@@ -140,13 +140,13 @@ def test_a_table_is_left_out_by_a_flag_beside_those_of_the_settings(tmp_path: Pa
     file = tmp_path / "run.toml"
     file.write_text(IGNORING)
     more = ("--ignore-table", "shop.a", "--ignore-table", "`my shop`.b")
-    shown = ("--config", str(file), "--data-dir", str(tmp_path), "--print-config", *more)
-    assert main(shown) == 0
+    asked = ("--data-dir", str(tmp_path), "--print-config", *more)
+    assert main(["--config", str(file), *asked]) == 0
     source = load_source([f"--config={tmp_path / 'conf/source.toml'}", "--ignore-table=s.c"])
     assert [(each.db_name, each.tbl_name) for each in source.filter.ignore_tables] == [
         ("shop", "log"), ("shop", "a"), ("my shop", "b"), ("s", "c"),
     ]  # fmt: skip
-    assert main(["--from", "app", "--to", "sqlite:///x.db", *more]) == 2
+    assert main(["--from", "app", "--to", "sqlite:///x.db", *asked]) == 2
     with pytest.raises(NeedsOperator, match="nothing"):
         load_source(["--ignore-table", "nothing"])
 
