@@ -179,6 +179,11 @@ MISTAKES = {
         ends=1,
         says=("{pump}", "andshake", "check its address"),
     ),
+    "TLS to an etcd without TLS": Mistake(
+        typed="ctl pumps --etcd-urls https://{etcd}",
+        ends=1,
+        says=("etcd at https://{etcd} failed", START_ETCD),
+    ),
     "an expired certificate": Mistake(
         typed=f"{PUMP} {TLS.format('expired', 'expired')}",
         says=("certificate in expired.crt", "has expired", "that belong together"),

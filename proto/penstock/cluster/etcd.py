@@ -131,7 +131,7 @@ def connect(
         tls = None
         client = _etcd3.client(**settings, grpc_options=_CHANNEL_OPTIONS)
     addresses = [f"{host}:{port}" for host, port in endpoints]
-    client.endpoints = ",".join(addresses)
+    client.endpoints = ",".join(f"https://{each}" if with_tls else each for each in addresses)
     login = login_from(os.environ)
     if login is not None:
         own = Login(client.channel, *login, timeout_s)
