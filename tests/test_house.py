@@ -196,18 +196,21 @@ SIZES_MAX = {
     # with decisions, rates of tables and their last changes; notes and repairs of the rows that
     # foreign keys change; checks of both sides with statements to paste, exact loads of tables
     # without transactions, and the progress of a load; a source's status as text, and remedies for
-    # servers that are not reached.
-    "lines": 114_045,
-    "lines of code": 82_285,
+    # servers that are not reached; sinks of other
+    # packages, with their tests and an example (the tests of our own outputs moved there: 470
+    # lines); lakes and files in object stores.
+    "lines": 115_835,
+    "lines of code": 83_559,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump; completion; an SBOM; `penstock run` and `tail`;
-    # foreign keys, the notes of them, and their repair; checks, a preflight and a screen.
-    "modules": 394,
+    # foreign keys, the notes of them, and their repair; checks, a preflight and a screen;
+    # the interface, tests and example of other packages' sinks; folders and files of objects.
+    "modules": 406,
     # The same, and columns of transactions on Pumps, the confirmation of an epoch; decided
     # writes, their hold of the stream, their calls and groups, and the refusal of an older schema;
-    # the parts of `penstock run` and their supervisor.
-    "classes": 1_043,
+    # the parts of `penstock run` and their supervisor; classes of tests for all sinks.
+    "classes": 1_063,
     "settings": 218,
     "codes": 145,
 }

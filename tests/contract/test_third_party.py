@@ -17,6 +17,7 @@ from drainer.sinks.checkpoint import Checkpoint
 from drainer.sinks.opening import open_sink
 from drainer.sinks.third_party import PluginSink
 from penstock.errors import NeedsOperator
+from penstock.local.run.__main__ import main as run
 from penstock.sinks import Address, Ddl, Moved, Transaction, TransactionSink
 from penstock.stream import Ddl as StreamDdl
 from penstock.stream import Transaction as StreamTransaction
@@ -156,6 +157,20 @@ def test_a_plug_in_that_fails_is_an_error_with_its_package(packages: Path) -> No
     write_package(packages, "odd", "odd = odd:Sink", "Sink = dict\n")
     with pytest.raises(NeedsOperator, match=r"odd 1\.0 fails: TypeError"):
         open_sink("odd://h/", cluster_id=0)
+
+
+@pytest.mark.usefixtures("packages")
+def test_penstock_run_accepts_a_plug_in_and_reports_one_that_fails_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--from", "app", "--data-dir", str(tmp_path / "run"), "--print-config", "--to"]
+    assert run([*asked, "memory:///store?broken=1"]) == 2
+    assert "penstock_memory 1.0 fails: ValueError: it is broken" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert run([*asked, "memory://me:p%3Aw@host/store"]) == 0
+    shown = capsys.readouterr().out
+    assert 'sink = "memory://me@host/store?password-file=' in shown
+    assert "p%3Aw" not in shown
 
 
 def test_no_package_takes_a_scheme_of_penstock_or_of_another(packages: Path) -> None:

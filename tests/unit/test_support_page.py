@@ -100,6 +100,8 @@ def programs() -> Iterator[str]:
     found = re.search(r"\|\| releases=\((.*)\)", text("deploy/fresh.sh"))
     assert found
     debian = " and ".join(f"{numbers[each]} ({each})" for each in found[1].split())
+    gateway = re.search(r"versitygw v([\d.]+)", text("deploy/versitygw/go.mod"))
+    assert gateway
     rows = (
         ("Debian", debian, "all commands of the README on a minimal system, before each release"),
         (
@@ -113,6 +115,7 @@ def programs() -> Iterator[str]:
         ("TiDB with PD and TiKV", commit_of_tidb("tidb"), "`make test-tidb`"),
         ("gRPC for Python", pins["grpcio"], ""),
         ("LevelDB's binding, plyvel", pins["plyvel"], ""),
+        ("Versity S3 Gateway", gateway[1], "the object store of the tests; its client is obstore"),
     )
     yield "| program | version | |"
     yield "|---|---|---|"
