@@ -221,7 +221,9 @@ def _drainers(listing: Listing, seen: Observation, rate: _Rate) -> Iterator[Drai
         if stop is not None:
             look = _Look(Level.ACT, "stopped", stop.problem)
         elif look.level is Level.ACT and (heir := _heir(name, listing, seen)):
-            look = _Look(Level.NOTE, look.word, f"Drainer {heir} writes in its place.")
+            # The same server may have other tables, so that this is no proof.
+            why = f"Drainer {heir} writes to the same downstream, perhaps in its place."
+            look = _Look(Level.WATCH, look.word, why)
         yield DrainerNode(
             name=name,
             address=node.host,
@@ -297,6 +299,7 @@ def _source(entry: SourceEntry, seen: Observation, rate: _Rate) -> SourceNode:
         problem=text(facts, "problem") if look.word in ("failed", "waiting") else "",
         hint=text(facts, "hint"),
         pages=pages,
+        repairs=", ".join(islice(map(str, within(facts, "cascaded")), _LOADING_MAX)),
         choices=[_anywhere(Choice.of(each), pages) for each in texts(facts, "overrides")],
         load=_load(within(facts, "load")) if is_loading else (),
         load_about=_load_about(within(facts, "load")) if is_loading else "",

@@ -136,8 +136,8 @@ def _drainer_concerns(drainer: DrainerNode, pumps: Sequence[str]) -> Iterator[Co
             choices=tuple(map(Choice.of, stop.choices)),
         )
     elif drainer.level >= Level.WATCH:
-        is_paused = drainer.word == "paused"
-        verb = "is" if drainer.word in ("dead", "paused") else "gives"
+        has_ended = drainer.word in ("dead", "paused")
+        verb = "is" if has_ended else "gives"
         yield Concern(
             level=drainer.level,
             title=f"Drainer {name} {verb} {drainer.word}",
@@ -146,7 +146,7 @@ def _drainer_concerns(drainer: DrainerNode, pumps: Sequence[str]) -> Iterator[Co
             detail=f"Nothing goes to its downstream, and Pumps keep what comes. {drainer.why}"
             if drainer.level is Level.ACT
             else drainer.why,
-            remedy=start if is_paused or drainer.level is Level.ACT else "",
+            remedy=start if has_ended else "",
         )
     yield from _waits(drainer, pumps)
 

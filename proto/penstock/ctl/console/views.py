@@ -169,7 +169,7 @@ class Loading(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        return min(1.0, self.rows_done / self.rows) if self.rows else None
+        return min(1.0, max(0.0, self.rows_done / self.rows)) if self.rows else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,8 @@ class SourceNode:
     hint: str = ""
     pages: str = ""
     """The address of its pages."""
+    repairs: str = ""
+    """Tables whose rows a foreign key may have changed, until they are repaired downstream."""
     choices: Sequence[Choice] = ()
     load: Sequence[Loading] = ()
     """While it loads: all tables as one, then the tables that are being read."""

@@ -133,7 +133,7 @@ def test_a_downstream_of_a_drainer_that_does_not_run_is_unknown() -> None:
         assert seen(FAILURES[name]).drainers[0].downstream_look == (Level.NOTE, "unknown")
 
 
-def test_a_drainer_whose_downstream_another_one_writes_needs_no_person() -> None:
+def test_a_drainer_whose_downstream_another_one_writes_is_worth_a_look_only() -> None:
     both = cluster(drainer=node("drainer-1", heard_s=60), answers={
         (DRAINER, "drainer-1"): Answer(facts=drainer_facts(), problem="gone", silent_since_s=NOW_S),
         (DRAINER, "drainer-2"): Answer(facts=drainer_facts("pump-1", "pump-2")),
@@ -141,8 +141,9 @@ def test_a_drainer_whose_downstream_another_one_writes_needs_no_person() -> None
     assert both.listing is not None
     drainers = [*both.listing.drainers, node("drainer-2")]
     state = seen(replace(both, listing=replace(both.listing, drainers=drainers)))
-    assert state.concerns == []
-    assert state.drainers[0].why == "Drainer drainer-2 writes in its place."
+    (card,) = state.concerns
+    assert (card.level, card.title) == (Level.WATCH, "Drainer drainer-1 is dead")
+    assert card.detail.startswith("Drainer drainer-2 writes to the same downstream")
 
 
 def test_a_program_that_reads_the_stream_is_no_drainer() -> None:
@@ -189,6 +190,12 @@ def test_a_load_of_another_version_is_shown_as_not_known(load: object) -> None:
     (source,) = seen(source_says(state="loading", load=load)).sources
     assert (source.word, list(source.load)) == ("loading", [])
     assert source.load_about == "How far the load is, is not known yet."
+
+
+def test_tables_that_wait_for_a_repair_are_named() -> None:
+    noted = source_says(cascaded={"shop.items": {"since_ts": 5, "rows": 2}})
+    assert "shop.items" in "".join(shown(noted).itertext())
+    assert "to be repaired" not in "".join(shown(CALM["all is well"]).itertext())
 
 
 def test_a_source_that_waits_for_pumps_is_not_shown_as_fine() -> None:

@@ -35,10 +35,19 @@ KEYS = st.sampled_from(
     ["lag_s", "rows", "pumps", "problems", "summary", "time", "left_out", "held_by",
      "left_out_counts", "overrides",
      "node_id", "condition", "purge", "gtids", "state", "storage_log_bytes", "low_water_held_s",
+     "load", "rows_done", "running", "table", "tables", "tables_done", "seconds_left", "cascaded",
+     "relay", "connected", "problem", "hint", "name", "steps", "uptime_s", "spark_waits_for", "why",
+     "copies_problem", "downstream_waits_for", "holds_low_water",
      "storage_available_bytes", "is_whole", "since", "downstream", "storage_unmatched"]
 )  # fmt: skip
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(HOSTILE),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.just(HOSTILE)
+    | st.sampled_from(["loading", "failed", "paused", "syncing", "dead", "2025-11-23T12:00:00Z"]),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(), inner, max_size=6)
     ),
@@ -61,7 +70,9 @@ def drawn(observation: Observation, viewer: Viewer = LOOKS) -> str:
     return text
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # The machine may be loaded.
+@settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)  # The machine may be loaded.
 @given(FACTS, FACTS, FACTS, st.dictionaries(KEYS, VALUES, max_size=5))
 def test_whatever_nodes_say_the_page_is_well_formed(
     pump: dict[str, object],
