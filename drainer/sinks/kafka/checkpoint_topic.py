@@ -205,6 +205,10 @@ Stored = tuple[dict[int, str], dict[int, dict[str, TopicRecord]]]
 """The last checkpoint of each cluster, as text; and the records of its topics, by name."""
 
 
+GROUP = "penstock-checkpoint"
+"""The consumer group of readers of checkpoints, in which no offset is stored."""
+
+
 def read_checkpoints(options: dict[str, Any], topic: str, prefix: str, timeout_s: float) -> Stored:
     """Return each cluster's last records of one output.
 
@@ -213,7 +217,7 @@ def read_checkpoints(options: dict[str, Any], topic: str, prefix: str, timeout_s
     consumer = Consumer(
         {
             **options,
-            "group.id": "penstock-checkpoint",
+            "group.id": GROUP,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

@@ -65,8 +65,9 @@ def refusal(error: KafkaError, topic: str = "") -> NeedsOperator | None:
     if code in _RIGHTS:
         return NeedsOperator(
             f"{of_topic}Kafka denies a right: {said}",
-            "let the user write, describe and create the topics, read the checkpoint topic,"
-            " and write the transactional id, all of which begin with the output's names",
+            "let the user write, describe and create the topics, read the checkpoint topic in the"
+            " group penstock-checkpoint, and write the transactional id; the commands are in"
+            " install.md, Accounts",
             Code.SINK_GRANT,
         )
     if code in _NO_TRANSACTIONS:

@@ -208,6 +208,8 @@ def _of_brokers(target: KafkaTarget) -> list[Check]:
 
 def acls(target: KafkaTarget) -> tuple[str, ...]:
     """Return the commands that give the account the rights of an output."""
+    from drainer.sinks.kafka.checkpoint_topic import GROUP
+
     who = f"kafka-acls.sh --bootstrap-server {target.bootstrap_servers} --add --allow-principal"
     who += f" User:{target.user or 'ANONYMOUS'}"
     names = "--operation Create --operation Write --operation Read --operation Describe"
@@ -218,6 +220,7 @@ def acls(target: KafkaTarget) -> tuple[str, ...]:
         f"{who} {names} --topic {target.checkpoint_topic}",
         f"{who} --operation Write --operation Describe {prefixed}"
         f" --transactional-id penstock-{target.prefix}",
+        f"{who} --operation Read --group {GROUP}",
     )
 
 
