@@ -65,7 +65,7 @@ def verify(args: argparse.Namespace) -> int:
     lines += [f"{table}: repaired of what foreign keys had changed" for table in report.ended]
     lines += [f"{table}: not repaired: {why}" for table, why in report.open.items()]
     show(args, _facts(report), "\n".join(lines))
-    return 0 if report.is_equal and not report.open else 1
+    return 1 if report.open or not (report.is_equal or args.source_status) else 0
 
 
 def _facts(report: VerifyReport) -> dict[str, Any]:

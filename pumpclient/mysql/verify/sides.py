@@ -31,7 +31,7 @@ from penstock.codes import Code
 from penstock.datum import jsonb
 from penstock.datum.jsonb import literal_of_text
 from penstock.ddl.syntax.lexer import quote_name, quote_path
-from penstock.errors import NeedsOperator
+from penstock.errors import NeedsOperator, Retryable
 from pumpclient.mysql.gtid import Flavor
 from pumpclient.mysql.load.readers import SnapshotSession
 from pumpclient.mysql.load.tables import (
@@ -64,6 +64,7 @@ BINARY = frozenset(
 )  # fmt: skip
 TIMES = frozenset({"datetime", "timestamp", "time"})
 
+_LOCK_S = 10
 Key = tuple[object, ...]
 
 
@@ -374,6 +375,12 @@ class MysqlSide:
         name = quote_path(*self._checkpoint)
         return _position(self._snapshot.fetch(f"SELECT checkPoint FROM {name}"))  # noqa: S608
 
+    def lock(self) -> None:
+        """Wait until a killed repair's session has ended; raise `Retryable` if one is at work."""
+        (taken,) = self.session.fetch(f"SELECT GET_LOCK('penstock verify', {_LOCK_S})")[0]
+        if taken != 1:
+            raise Retryable(f"{self._address}: another repair is at work", Code.SERVER_AWAY)
+
     def write(
         self,
         table: SourceTable,
@@ -466,6 +473,9 @@ class SqliteSide:
         except sqlite3.Error:
             return Position()
         return _position(found)
+
+    def lock(self) -> None:
+        """Do nothing: `write` refuses."""
 
     def write(
         self,

@@ -8,14 +8,14 @@ committed. Then, in this order:
     3  the downstream is beyond E (`ts_beyond` of the upstream's end)
     4  tables are compared, and repaired from the upstream
 
-After E, every change of these tables is in the stream, or makes a new note. So a row downstream is
-right, or will be, once it was seen equal after 3 and after the last repair that wrote it: the
-upstream's changes since then are still to come, with the whole row. A repair that overwrites a
-newer row is seen as a difference by the comparison that follows it, which does not end before the
-row is equal. A note with a later place than E stays. Without 3, a comparison proves nothing: the
-stream may still have an INSERT of a child whose parent was deleted at E. Then only rows that the
-upstream does not have are deleted, which lets a Drainer continue that meets such a row, and no note
-ends.
+After E, every change of these tables is in the stream with the whole row, or makes a new note. So a
+row downstream is right, or will be, once it was seen equal to the upstream's after 3 and after the
+last repair that wrote it: the upstream's changes since then are still to come. The same holds for a
+row that changed in the upstream while it was compared. A repair that overwrites a newer row is seen
+as a difference by the comparison that follows it. A note with a later place than E stays. Without
+3, a comparison proves nothing: the stream may still have an INSERT of a child whose parent was
+deleted at E. Then only rows that the upstream does not have are deleted, which lets a Drainer
+continue that meets such a row, and no note ends.
 """
 
 from __future__ import annotations

@@ -212,7 +212,9 @@ class Verifier:
         merged = names.merged(targets)
         chosen = [name for name in targets if self._is_chosen(name)]
         if source is not None:
-            self._is_proved = self._is_beyond(source)
+            self._down.lock()
+            self._see_all()
+            self._is_proved &= self._wait()
             self._report.open = dict.fromkeys(source.notes, "the upstream does not have it")
         elif not chosen:
             hint = "patterns are like shop.*, and the source's filters also apply"
@@ -248,8 +250,6 @@ class Verifier:
             why = "" if self._is_proved else NOT_THERE
         if done.different - done.repaired > before.different - before.repaired:
             why = why or ("some rows differ" if pair.there.key else "it has no key to repair it by")
-        elif done.undecided > before.undecided:
-            why = why or "some rows kept changing"
         if why:
             self._report.open[label] = why
             return
@@ -257,15 +257,17 @@ class Verifier:
         del self._report.open[label]
         self._report.ended.append(label)
 
-    def _is_beyond(self, source: SourcePages) -> bool:
-        """Wait until both sides show the changes of the notes; return whether they do."""
+    def _see_all(self) -> None:
+        """Let the upstream's next snapshot have all that a binlog, and so the downstream, has."""
+        if self._source is None:
+            return
         end, deadline_s = self._up.end().at, time.monotonic() + self._wait_s
         assert not isinstance(end, int), "a TiDB has no source"
-        while not self._up.shows(end, source.gtids):
+        while not self._up.shows(end, self._source.gtids):
             if time.monotonic() > deadline_s:
-                return False
+                self._is_proved = False
+                return
             time.sleep(_POLL_S)
-        return self._wait()
 
     def _check_sides(self) -> None:
         for side in (self._up, self._down):
@@ -356,24 +358,18 @@ class Verifier:
         """Return the differences, the number of undecided rows, the upstream's rows, and whether
         the downstream was proved to be at the upstream's end."""
         doubtful: set[Key] | None = None
-        first: ComparedRows | None = None
         for _ in range(_ROUNDS):
             before = self._rows(self._up, pair.here, columns, range_)
-            is_sure = self._wait()
+            is_sure = self._wait() and self._is_proved
             there = self._rows(self._down, pair.there, columns, range_)
             self._report.commit_ts = self._down.position().commit_ts
             after = self._rows(self._up, pair.here, columns, range_)
             found, undecided = compared(before, there, after)
             if pair.is_merged:
                 found = {key: what for key, what in found.items() if what[0] != "extra"}
-            # A row that was equal once is not doubtful any more, nor is one that the stream wrote
-            # after it had passed the notes.
+            # A row that was equal once is not doubtful any more.
             now = found.keys() | undecided
             doubtful = now if doubtful is None else now & doubtful
-            first = there if first is None else first
-            if self._source is not None:
-                old, new = first.by_key, there.by_key
-                doubtful = {key for key in doubtful if old.get(key) == new.get(key)}
             if not doubtful:
                 break
         assert doubtful is not None, "there is at least one round"
@@ -387,6 +383,8 @@ class Verifier:
         columns: tuple[ComparedColumn, ...],
         range_: Range,
     ) -> ComparedRows:
+        if side is self._up:
+            self._see_all()
         side.refresh()
         return rows_of(columns, table.key, side.rows(table, columns, range_))
 
