@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from penstock.local.kafka import KafkaServer
-from penstock.local.sql_server import SqlServer
+from penstock.local.sql_server import SqlProcess, SqlServer
 from pumpclient import PumpClient
 from tests.kit.servers.binlog_server import MARIADB, MYSQL, numbers
 from tests.kit.servers.fix_mariadb import MariadbServer
@@ -220,7 +220,7 @@ def statements(printed: str) -> dict[str, list[str]]:
 
 
 @contextmanager
-def poor_account(server: SqlServer) -> Iterator[str]:
+def poor_account(server: SqlProcess) -> Iterator[str]:
     """Create an account without any right; yield a URL with it."""
     who = "'poor'@'%'"
     server.run(f"DROP USER IF EXISTS {who}", f"CREATE USER {who} IDENTIFIED BY 'p:w'")

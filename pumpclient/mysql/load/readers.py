@@ -192,6 +192,7 @@ class TableLocks:
         if not self.tables:
             return self.release()
         locks = ", ".join(f"{quote_path(*each.full_name)} READ" for each in self.tables)
+        session.fetch(f"SET SESSION lock_wait_timeout = {_LOCK_S}")
         with _needing("LOCK TABLES", f"{self._address}: the user may not lock tables"):
             session.fetch(f"LOCK TABLES {locks}")
 
