@@ -52,6 +52,7 @@ def test_check_says_what_fits_what_does_not_and_what_to_do(
     mysql_source: Run, mariadb_binlog: MariadbServer, tmp_path: Path
 ) -> None:
     server = mariadb_binlog
+    server.drop_user_databases()
     config = tmp_path / "source.toml"
 
     def check(run: Run, user: str, port: int = server.port) -> tuple[int, list[str]]:
