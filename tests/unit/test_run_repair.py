@@ -1,6 +1,14 @@
 """When `penstock run` repairs what foreign keys changed."""
 
-from penstock.local.run.repair import RepairPace
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.local.run.parts import SOURCE, Choice, Part
+from penstock.local.run.repair import RepairPace, Repairs
+from penstock.node.http_status import JSON, Answer, HttpStatus
+from pumpclient.mysql.protocol.server import ServerAddress
 
 
 def first_due(pace: RepairPace, notes: dict[str, str], begin_s: int) -> int:
@@ -47,3 +55,38 @@ def test_a_repaired_table_does_not_delay_the_others() -> None:
     pace = RepairPace()
     pace.is_due({"d.b": "f:1", "d.c": "f:1"}, 100)
     assert pace.is_due({"d.c": "f:1"}, 105)
+
+
+def test_a_downstream_that_is_not_compared_gets_the_command_that_loads_the_table_again(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    found = {
+        "left_out": {"d.c": {"is_whole": True}},
+        "cascaded": {"d.b": {"last": "f:1"}, "d.c": {"last": "f:2"}},
+    }
+    pages = HttpStatus("a source")
+
+    async def status(names: Mapping[str, str]) -> Answer:
+        return Answer(json.dumps(found), JSON)
+
+    async def settled() -> None:
+        pages.add("GET", "/status", status, "")
+        await pages.start("127.0.0.1:0", 0)
+        choice = Choice(
+            upstream=ServerAddress("127.0.0.1", 3306, "root", ""),
+            downstream="kafka://127.0.0.1:9092",
+            folder=tmp_path / "a b",
+        )
+        part = Part(name=SOURCE, command=(), log=tmp_path / "log", pages=pages.url)
+        repairs = Repairs(choice, {SOURCE: part}, said.append)
+        try:
+            for _ in range(2):
+                await repairs.settle()
+        finally:
+            await pages.close()
+
+    asyncio.run(settled())
+    (line,) = said
+    assert line.startswith("foreign keys may have changed d.b, not repaired: this downstream is")
+    assert f"penstock source reload d.b --config '{tmp_path}/a b/conf/source.toml'" in line
