@@ -73,8 +73,8 @@ class Moved(Exception):
 class TransactionSink:
     """A downstream of another package, for derivation; one thread calls it.
 
-    An `OSError` such as `ConnectionError` or `TimeoutError` is taken for an outage. The Drainer
-    closes the sink, calls the factory again after a pause, and repeats the call. Any other
+    `ConnectionError`, `TimeoutError`, and the `OSError` of a full disk or a lock are outages: the
+    Drainer closes the sink, calls the factory again after a pause, and repeats the call. Any other
     exception stops the Drainer, with the name of the package.
     """
 
@@ -91,8 +91,8 @@ class TransactionSink:
         """Write all changes in their order and store `savepoint`: all or nothing, durably.
 
         `changes` may be empty, and may be iterated several times. `after` is the savepoint that
-        `load` has returned. If another program may write at the same time, compare it with the
-        stored one in the same step, and raise `Moved` if they differ.
+        `load` has returned. Compare it with the stored savepoint in the same step, and raise
+        `Moved` if they differ: another Drainer has written.
         """
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ _GATHERED_BYTES, _GATHERED_ROWS = 64 << 20, 1 << 20
 
 
 class PluginSink(RetryingSink, EventSink):
-    """See `EventSink`; it hands rows to a `TransactionSink`, which decode while it reads them."""
+    """See `EventSink`; it hands rows to a `TransactionSink`, which decodes them as it reads."""
 
     encoding = Encoding(ROWS)
 
