@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,6 +25,7 @@ from penstock.errors import NeedsOperator, Retryable
 from tests.contract.test_event_sink import ChangesWorld, output_of
 from tests.contract.test_lake_sink import Lake
 from tests.kit.opened_sinks import open_event_sink, open_lake_sink
+from tests.kit.plugin import path_with
 from tests.kit.servers.fix_s3 import S3Server
 from tests.kit.workloads.sink_stream import inserts
 
@@ -263,17 +267,16 @@ def test_an_address_without_a_bucket_is_refused() -> None:
 
 def test_folders_of_a_lake_need_no_library_of_s3(tmp_path: Path) -> None:
     """`obstore` is in an extra of its own."""
-    import subprocess
-    import sys
-
     program = (
         "import sys; sys.modules['obstore'] = None\n"
         "from drainer.sinks.opening import open_sink\n"
         f"open_sink('delta://{tmp_path}/lake', cluster_id=1).load_checkpoint()\n"
         "open_sink('delta+s3://bucket/lake', cluster_id=1)\n"
     )
+    environment = {**os.environ, "PYTHONPATH": path_with()}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     assert (tmp_path / "lake").is_dir()
     assert "obstore" in done.stderr.splitlines()[-1]
