@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drainer.spark.jvm import use_java
+from penstock.ctl.console.children import DECISION_S_MAX
 from penstock.local.cluster import Cluster
 from pumpclient import PumpClient
 from tests.kit.servers.chromium import DESKTOP, PHONE, SIZES, Chromium, Size
@@ -168,7 +169,7 @@ def test_a_ddl_that_stops_the_drainer_is_decided_on_the_page(
     sees(browser, f"penstock drainer ddl skip {ts}")
     assert barriers(browser) == []
     browser.click("button.danger")
-    sees(browser, "Decided", STARTED_S)
+    sees(browser, "Decided", DECISION_S_MAX)
     sees(browser, "changed in the checkpoint of sqlite")
     shop.cluster.drainer.wait()
     shop.cluster.drainer.start()

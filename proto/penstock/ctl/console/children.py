@@ -27,8 +27,8 @@ from penstock.ctl.console.views import Choice
 from penstock.errors import NeedsOperator, Retryable
 from penstock.ts import compose
 
-DECISION_S_MAX: Final = 60.0
-CHANGES_S_MAX: Final = 20.0
+DECISION_S_MAX: Final = 120.0
+CHANGES_S_MAX: Final = 30.0
 CHANGES_MAX: Final = 50
 SPANS_S: Final[Mapping[str, float]] = {
     "1 minute": 60.0, "10 minutes": 600.0, "1 hour": 3600.0, "1 day": 86_400.0,
