@@ -64,7 +64,7 @@ BINARY = frozenset(
 )  # fmt: skip
 TIMES = frozenset({"datetime", "timestamp", "time"})
 
-_LOCK_S = 10
+_LOCK_S = 60
 Key = tuple[object, ...]
 
 
