@@ -322,23 +322,19 @@ def _of_kind(statements: Iterable[str], kind: str) -> Iterator[str]:
         yield each.replace("ENGINE=MyISAM", "ENGINE=InnoDB") if is_mixed else each
 
 
-ACCEPTING = '[source]\ncascades = "accept"\n'
-
-
 @pytest.mark.slow
 def test_the_same_rental_goes_into_a_kafka(
     runs: Runs, mariadb_binlog: MariadbServer, kafka: KafkaServer, tmp_path: Path
 ) -> None:
     mariadb_binlog.drop_user_databases()
     mariadb_binlog.run(*rental())
-    (tmp_path / "run.toml").write_text(ACCEPTING)
     to = f"kafka://{kafka.address}/?prefix=rental-{tmp_path.name}"
     consumer = Consumer(
         {"bootstrap.servers": kafka.address, "group.id": "x", "auto.offset.reset": "earliest"}
     )
     topics = [f"rental-{tmp_path.name}.rental.film"]
     with poor_account(mariadb_binlog) as upstream:
-        asked = ("--from", upstream, "--to", to, "--once", "--config", str(tmp_path / "run.toml"))
+        asked = ("--from", upstream, "--to", to, "--once")
 
         def has_row() -> bool:
             consumer.subscribe(topics)
@@ -355,13 +351,9 @@ def test_the_same_rental_goes_into_a_lake(
 ) -> None:
     mariadb_binlog.drop_user_databases()
     mariadb_binlog.run(*rental())
-    (tmp_path / "run.toml").write_text(ACCEPTING)
     lake = tmp_path / "lake"
     with poor_account(mariadb_binlog) as upstream:
-        asked = (
-            "--from", upstream, "--to", f"delta://{lake}?interval=1s", "--once",
-            "--config", str(tmp_path / "run.toml"),
-        )  # fmt: skip
+        asked = ("--from", upstream, "--to", f"delta://{lake}?interval=1s", "--once")
 
         def rows() -> int:
             return int(DeltaTable(lake / "rental/film").to_pyarrow_table().num_rows)

@@ -30,7 +30,12 @@ def messages() -> Iterator[tuple[str, str]]:
             for node in ast.walk(tree):
                 if id(node) in silent:
                     continue
-                if isinstance(node, ast.JoinedStr):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Choice":
+                    inner = [part for part in ast.walk(node) if isinstance(part, ast.Constant)]
+                    silent |= set(map(id, inner))  # A command, and what it does: one message.
+                    texts = [str(part.value) for part in inner]
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", " ".join(texts)
+                elif isinstance(node, ast.JoinedStr):
                     silent |= {id(part) for part in ast.walk(node)} - {id(node)}
                     parts = [p.value for p in node.values if isinstance(p, ast.Constant)]
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", "…".join(map(str, parts))

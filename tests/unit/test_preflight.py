@@ -10,12 +10,20 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from drainer.settings.targets import KafkaTarget, target_of
+from drainer.settings.targets import KafkaTarget, MysqlTarget, target_of
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, Retryable
 from penstock.local.run import preflight
-from penstock.local.run.preflight import acls, downstream_checks, judge_server, report, sides_of
+from penstock.local.run.preflight import (
+    acls,
+    check_apart,
+    downstream_checks,
+    judge_server,
+    report,
+    sides_of,
+)
 from penstock.node.checks import Check, account_text, lacking, privileges
+from pumpclient.mysql.protocol.server import address_in
 from pumpclient.mysql.source.checks import LOADING, LOCKING, engine_checks, judge
 
 GOOD = {
@@ -219,3 +227,18 @@ def test_brokers_that_do_not_answer_are_named_within_seconds() -> None:
     with pytest.raises(Retryable, match=r"no broker answers at 127\.0\.0\.1:1"):
         downstream_checks(target)
     assert acls(target)[1].endswith("--topic _penstock_checkpoint")
+
+
+def test_one_server_is_not_both_sides_by_any_name_of_its_host() -> None:
+    upstream = address_in("mysql://u@localhost:3306/", "upstream")
+    for url in ("mysql://u@127.0.0.1:3306/", "mysql://u@localhost:3306/"):
+        with pytest.raises(NeedsOperator, match="both the upstream and the downstream"):
+            check_apart(upstream, sql(url))
+    for url in ("mysql://u@127.0.0.1:3307/", "mysql://u@no.such.host.invalid:3306/"):
+        check_apart(upstream, sql(url))
+
+
+def sql(url: str) -> MysqlTarget:
+    target = target_of(url)
+    assert isinstance(target, MysqlTarget)
+    return target

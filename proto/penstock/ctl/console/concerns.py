@@ -224,7 +224,7 @@ def _pump_concerns(pump: PumpNode, pumps: Sequence[str], flags: str) -> Iterator
             remedy = "Make its address reachable from there: a firewall, or --advertise-addr."
         commands = (
             Choice(ctl_command("lost-pump", pump.name, "--accept-loss-after", "0", flags=flags),
-                   "If its disk is gone for good: changes nothing yet, and says what every Drainer"
+                   "If it can never start again: changes nothing yet, and lists what every Drainer"
                    " would lose"),
         )  # fmt: skip
     if pump.word == "paused":

@@ -44,7 +44,7 @@ from penstock.codes import Code, code_named
 from penstock.errors import NeedsOperator
 from penstock.local.process import open_local
 from penstock.local.run.parts import DRAINER, ETCD, SOURCE, Choice, Part, parts_of
-from penstock.local.run.preflight import Look, downstream_checks, report, sides_of
+from penstock.local.run.preflight import Look, check_apart, downstream_checks, report, sides_of
 from penstock.local.run.repair import Repairs, comparison
 from penstock.local.run.screen import EVERY_S, Screen, awaited, following, loading
 from penstock.local.run.supervisor import ENDED, RUNNING, STOPPED, Running, Supervisor
@@ -230,6 +230,8 @@ def _print_config(choice: Choice, parts: Sequence[Part]) -> None:
 def _check(choice: Choice) -> None:
     """Print all that both sides lack; raise `NeedsOperator` if something must be met first."""
     target = target_of(choice.downstream)
+    if isinstance(target, MysqlTarget) and choice.upstream is not None:
+        check_apart(choice.upstream, target)
     looks: dict[str, Look] = {f"downstream {target.label}": partial(downstream_checks, target)}
     if choice.upstream is not None:
         from pumpclient.mysql.source.checks import checks_of

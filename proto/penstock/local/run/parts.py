@@ -143,10 +143,10 @@ def settings_of(choice: Choice, etcd_urls: str) -> dict[str, dict[str, Any]]:
         secret.write_text(f"{server.password}\n")
         # The settings of a Drainer may leave rows out, which a repair would bring back.
         is_alike = not {"filter", "syncer"} & choice.more.get(DRAINER, {}).keys()
-        can_repair = is_alike and isinstance(target_of(choice.downstream), MysqlTarget)
+        is_compared = isinstance(target_of(choice.downstream), MysqlTarget)
         made[SOURCE] |= {
             "mode": "all",
-            "cascades": "repair" if can_repair else "stop",
+            "cascades": "stop" if is_compared and not is_alike else "repair",
             "source": {
                 "host": server.host, "port": server.port, "user": server.user,
                 "password-file": str(secret),

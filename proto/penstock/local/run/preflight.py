@@ -14,6 +14,7 @@ from __future__ import annotations
 import getpass
 import logging
 import re
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from drainer.settings.targets import KafkaTarget, MysqlTarget, SqliteTarget, Tar
 from penstock.codes import Code
 from penstock.errors import NeedsOperator, PenstockError, Retryable
 from penstock.node.checks import Check, account_text, granting, lacking, privileges
+from pumpclient.mysql.protocol.server import ServerAddress
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ _VERSION_MIN = {True: (10, 4), False: (5, 7)}
 """The oldest MariaDB, and the oldest MySQL or TiDB."""
 _PAST_READ_ONLY = {"SUPER": ("READ_ONLY ADMIN", "READ ONLY ADMIN", "CONNECTION_ADMIN")}
 _ANSWER_S = 5.0
+_STREAM = socket.SOCK_STREAM
 Look = Callable[[], Sequence[Check]]
 
 
@@ -83,6 +86,23 @@ def report(sides: Mapping[str, Iterable[Check]]) -> tuple[str, PenstockError | N
     problem = f"{len(failed)} requirements are not met, and nothing was started"
     hint = "correct what is marked FAILED above, and run the same command again"
     return text, NeedsOperator(problem, hint, Code.SERVER_SETTING)
+
+
+def check_apart(upstream: ServerAddress, target: MysqlTarget) -> None:
+    """Raise `NeedsOperator` if both addresses are the same server's, by any name of its host."""
+
+    def of(host: str, port: int) -> set[object]:
+        try:
+            return {address for *_, address in socket.getaddrinfo(host, port, type=_STREAM)}
+        except OSError:
+            return set()  # The checks of this side report it.
+
+    if of(upstream.host, upstream.port) & of(target.host, target.port):
+        raise NeedsOperator(
+            f"{upstream} is both the upstream and the downstream",
+            "name another server with --to",
+            Code.SETTING_VALUE,
+        )
 
 
 def downstream_checks(target: Target) -> Sequence[Check]:

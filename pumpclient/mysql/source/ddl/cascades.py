@@ -71,7 +71,10 @@ _HINT = (
     ' or set cascades = "repair": then penstock verify --repair restores these rows downstream, or'
     " penstock source reload, where the downstream is no SQL server"
 )
-_REPAIRED = "penstock verify --repair restores these rows downstream after each such change"
+_REPAIRED = (
+    "each such change is noted: penstock verify --repair restores these rows downstream, or"
+    " penstock source reload, where the downstream is no SQL server"
+)
 _HINT_OF_DDL = (
     "change the key to RESTRICT on the server, and let the application change the children's rows,"
     " then load the table again with penstock source reload;"
