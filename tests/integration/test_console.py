@@ -137,7 +137,7 @@ def test_a_pump_that_was_killed_is_said_to_hold_the_merge_while_others_are_shown
             sees(browser, "No answer for")
             browser.until("document.querySelector('#stream .card.fine .name')")
             sees(browser, "Pump pump-2 is dead")
-            sees(browser, "The merge of drainer-1 has stood")
+            sees(browser, "The merge of drainer-1 has been blocked")
             assert causes(browser) == ["Pump pump-2 is dead"]
             assert "UNAVAILABLE" not in browser.text()
             sees(browser, "blocks the merge")

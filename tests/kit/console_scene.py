@@ -101,7 +101,7 @@ def _failures(cluster: Cluster, trade: Trade, pictures: Pictures) -> None:
     assert cluster.mariadb is not None
     pump = cluster.pumps["pump-2"]
     pump.kill()
-    pictures.take("pump-dead", words="The merge of drainer-1 has stood")
+    pictures.take("pump-dead", words="The merge of drainer-1 has been blocked")
     pump.start()
     pictures.see("All is well")
     cluster.mariadb.stop()

@@ -157,7 +157,7 @@ def _waits(drainer: DrainerNode, pumps: Sequence[str]) -> Iterator[Concern]:
     if drainer.held_by:
         yield Concern(
             level=Level.ACT if drainer.remedy else Level.WATCH,
-            title=f"The merge of {name} has stood for {wording.duration(drainer.held_s)}:"
+            title=f"The merge of {name} has been blocked for {wording.duration(drainer.held_s)}:"
             " nothing goes downstream",
             subject=f"merge {name}",
             due_to=(*holders, ETCD),
@@ -238,7 +238,7 @@ def _pump_concerns(pump: PumpNode, pumps: Sequence[str], flags: str) -> Iterator
         remedy = "Make room on its volume. What it keeps is needed by a Drainer, see Disk below."
     if pump.cannot_reach_etcd:
         remedy = "Make etcd reachable from its machine."
-    known = {"no answer": "gives no answer"}
+    known = {"no answer": "does not answer"}
     yield Concern(
         level=pump.level,
         title=f"Pump {pump.name} {known.get(pump.word, f'is {pump.word}')}",

@@ -455,8 +455,8 @@ def _headline(state: ClusterState) -> tuple[Level, str]:
     if not state.is_known and not wanting:
         return Level.NOTE, "Asking etcd which nodes there are …"
     if wanting:
-        things = "One thing needs" if len(wanting) == 1 else f"{len(wanting)} things need"
-        return Level.ACT, f"{things} a person"
+        problems = "1 problem requires" if len(wanting) == 1 else f"{len(wanting)} problems require"
+        return Level.ACT, f"{problems} action"
     if state.level is Level.WATCH:
         return Level.WATCH, "Worth a look"
     if any(each.word == "loading" for each in state.sources):

@@ -26,7 +26,7 @@ _MACHINERY: Final = (
     (re.compile(r"\b(?:UNAVAILABLE|UNKNOWN|INTERNAL|ABORTED|CANCELLED): "), ""),
     (re.compile(r"; if it does not run, start it(?:; otherwise check its address)?"), ""),
     (re.compile(r"; otherwise check its address"), ""),
-    (re.compile(r" failed: etcd connection failed"), " gives no answer"),
+    (re.compile(r" failed: etcd connection failed"), " does not answer"),
     (re.compile(r" \(start etcd, or correct etcd-urls\)"), ""),
 )  # fmt: skip
 """Parts of an error's text and the words for them; None for the reason within the part."""

@@ -1,4 +1,4 @@
-"""What an operator is shown of a cluster: who needs a person, why, and what helps."""
+"""What an operator is shown of a cluster: the problems that require action, with remedies."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_a_dead_pump_has_all_that_follows_beneath_it() -> None:
     (card,) = seen(FAILURES["a Pump whose log's copy is on a dead one"]).concerns
     assert card.title == "Pump pump-2 is dead"
     assert card.follows == (
-        "The merge of drainer-1 has stood for 32 s: nothing goes downstream",
+        "The merge of drainer-1 has been blocked for 32 s: nothing goes downstream",
         "The downstream of drainer-1 is 33 s behind",
         "Pump pump-1 acknowledges nothing: its log has too few copies",
     )
@@ -109,7 +109,7 @@ def test_a_stalled_merge_without_a_known_cause_stands_for_itself() -> None:
     facts["pumps"][1] |= {"condition": "slow", "holds_low_water": True}
     (card,) = seen(cluster(answers={(DRAINER, "drainer-1"): Answer(facts=facts)})).concerns
     assert card.level is Level.WATCH
-    assert card.title.startswith("The merge of drainer-1 has stood")
+    assert card.title.startswith("The merge of drainer-1 has been blocked")
     assert card.follows == ("The downstream of drainer-1 is 31 s behind",)
 
 

@@ -157,5 +157,5 @@ def test_states_are_said_in_words_and_shapes() -> None:
     text = drawn(cluster(pumps={"pump-2": node("pump-2", NodeState.PAUSED)}))
     assert "<circle" in text
     assert "paused" in text
-    assert "One thing needs a person" in text
+    assert "1 problem requires action" in text
     assert "downstream 0.2 s behind" in text
