@@ -374,7 +374,7 @@ def _list(state: _DownstreamState) -> list[str]:
     writer = f"drainer {state.writer} writes" if state.writer else "no Drainer writes"
     shown = [
         f"{writer} this downstream; its checkpoint is at {state.after_ts},"
-        f" {len(coming)} DDLs come after it"
+        f" DDLs after it: {len(coming)}"
     ]
     begun_ts = state.checkpoint.ddl_intent_ts
     if begun_ts > state.after_ts:

@@ -182,7 +182,14 @@ class SourceService:
         """Run until `stop`; raise an error that `resume` cannot cure."""
         with ExitStack() as opened:
             opened.callback(self._refuse_changes)
-            store, context, checkpoint = self._started(opened)
+            try:
+                store, context, checkpoint = self._started(opened)
+            except Retryable as error:
+                if not self._stopped.is_set() or self._config.mode == "full":
+                    raise
+                log.info("source %s: %s", self._config.source_id, error)  # A service, stopped.
+                self.counters.state = "stopped"
+                return
             failures = 0
             while not self._stopped.is_set():
                 transactions = self.counters.transactions
