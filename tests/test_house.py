@@ -199,8 +199,8 @@ SIZES_MAX = {
     # servers that are not reached; sinks of other
     # packages, with their tests and an example (the tests of our own outputs moved there: 470
     # lines); lakes and files in object stores.
-    "lines": 115_853,
-    "lines of code": 83_569,
+    "lines": 115_857,
+    "lines of code": 83_573,
     # The Spark cluster; digests and admission; the data source, its public name and its example;
     # batches of a reader; partitions, orders of tasks and their commits; the unit with all rows;
     # decided writes of a Pump; completion; an SBOM; `penstock run` and `tail`;

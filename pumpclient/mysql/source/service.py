@@ -185,11 +185,9 @@ class SourceService:
             try:
                 store, context, checkpoint = self._started(opened)
             except Retryable as error:
-                if not self._stopped.is_set() or self._config.mode == "full":
-                    raise
-                log.info("source %s: %s", self._config.source_id, error)  # A service, stopped.
-                self.counters.state = "stopped"
-                return
+                if self._stopped.is_set() and self._config.mode != "full":
+                    return log.info("source %s: %s", self._config.source_id, error)
+                raise
             failures = 0
             while not self._stopped.is_set():
                 transactions = self.counters.transactions

@@ -39,7 +39,6 @@ _VERSION_MIN = {True: (10, 4), False: (5, 7)}
 """The oldest MariaDB, and the oldest MySQL or TiDB."""
 _PAST_READ_ONLY = {"SUPER": ("READ_ONLY ADMIN", "READ ONLY ADMIN", "CONNECTION_ADMIN")}
 _ANSWER_S = 5.0
-_STREAM = socket.SOCK_STREAM
 Look = Callable[[], Sequence[Check]]
 
 
@@ -93,7 +92,7 @@ def check_apart(upstream: ServerAddress, target: MysqlTarget) -> None:
 
     def of(host: str, port: int) -> set[object]:
         try:
-            return {address for *_, address in socket.getaddrinfo(host, port, type=_STREAM)}
+            return {address for *_, address in socket.getaddrinfo(host, port)}
         except OSError:
             return set()  # The checks of this side report it.
 
