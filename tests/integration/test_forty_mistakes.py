@@ -2,7 +2,8 @@
 
 Each command runs as a process against real servers. A command that cannot succeed ends; a node that
 may be started before its servers waits for them, and its log has the answer. No answer is waited
-for longer than the program's own bound: only a hanging program meets `ANSWER_S_MAX`.
+for longer than the program's own bound: only a hanging program meets `ANSWER_S_MAX`. The answer to
+a wrong clock is in `tests/fault/test_clocks.py`.
 """
 
 import itertools
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from penstock.local.etcd import EtcdServer
+from tests.kit.crash.disks import small_volume
 from tests.kit.servers.authority import Authority
 from tests.kit.servers.fix_mariadb import MariadbServer
 from tests.kit.servers.fix_pump import PumpProcess
@@ -547,6 +549,23 @@ def test_ctrl_c_ends_a_node_cleanly_at_each_stage_of_its_start(
     assert stage in text
     assert "Traceback" not in text
     assert code == 0, text
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (f"pump --node-id full {NODE}", "PS-3009"),
+        (f"drainer --node-id full {NODE} {SQLITE}", "no room is left in"),
+    ],
+)
+def test_a_full_disk_is_named(typed: str, says: str, lab: Lab, tmp_path: Path) -> None:
+    with small_volume(disk := tmp_path / "full", 1 << 20):
+        (disk / "filler").write_bytes(bytes(900 << 10))
+        code, text = lab.interrupted(f"{typed} --data-dir {disk}/data", says, next(NUMBERS))
+    assert says in text
+    assert str(disk) in text
+    assert "Traceback" not in text
+    assert code in (0, 2), text
 
 
 def test_there_are_forty_mistakes_and_none_is_listed_twice() -> None:

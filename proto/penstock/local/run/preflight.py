@@ -162,10 +162,7 @@ def judge_server(
             fixes=("SET GLOBAL read_only = OFF;",),
         ))  # fmt: skip
     if any(" ON " not in line for line in grants):
-        return [
-            *checks,
-            Check("privileges", True, f"{account} has roles"),
-        ]  # Not listed everywhere.
+        return [*checks, Check("privileges", True, f"{account} has roles")]  # Not listed in full.
     own = f"{schema}.*".lower()
     of_rows = set().union(*(names for scope, names in found.items() if scope != own))
     missing = lacking(_WANTED, of_rows)
