@@ -113,7 +113,7 @@ def test_the_settings_of_the_quick_start_are_those_of_parts(tmp_path: Path) -> N
     shown = ("--data-dir", str(tmp_path), "--print-config")
     assert main(["--config", str(file), *shown]) == 0
     source = load_source([f"--config={tmp_path / 'conf/source.toml'}"])
-    assert source.cascades == "accept"
+    assert source.load.readers == 4
     assert [each.tbl_name for each in source.filter.ignore_tables] == ["log"]
     pump, _ = load_pump(["--config", str(tmp_path / "conf/pump.toml")])
     assert pump.gc_days == 3.0
