@@ -198,7 +198,13 @@ def test_the_privileges_of_the_pages_are_those_that_a_start_asks_for() -> None:
 
 TIDB = {"docs/start/tidb.md"}
 """Pages whose TOML is the settings of a TiDB."""
-WITH_TOML = {"drainer/guide/filters_and_routes.md": 4, "drainer/guide/when_it_stops.md": 3}
+WITH_TOML = {
+    *(f"drainer/guide/{name}.md" for name in (
+        "applying", "delta", "files", "filters_and_routes", "kafka", "resources",
+        "several_outputs", "tidb_upstream", "when_it_stops",
+    )),
+    "docs/copies.md", "docs/security.md", "pumpclient/README.md", "pumpclient/mysql/README.md",
+}  # fmt: skip
 
 
 def toml_blocks() -> Iterator[tuple[str, str]]:
@@ -229,7 +235,7 @@ def test_every_settings_file_of_a_page_is_one_that_a_node_takes(tmp_path: Path) 
             kinds = (DrainerConfig, PumpConfig, SourceConfig)
             problems = [problem_of(kind, tmp_path / "node.toml") for kind in kinds]
             assert "" in problems, (page, text, problems)
-    assert {page: found[page] for page in WITH_TOML} == WITH_TOML
+    assert found.keys() >= WITH_TOML
 
 
 def ports_of(addr: str) -> set[int]:
