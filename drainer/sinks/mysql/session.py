@@ -309,9 +309,9 @@ def _logged_in(options: dict[str, Any]) -> Connection:
         connection: Connection = _MarkingConnection(**limits, client_flag=CLIENT.FOUND_ROWS)
     except pymysql.err.OperationalError as error:
         number, *text = error.args
-        if number not in UNREACHED:
-            raise
-        raise type(error)(number, f"{', '.join(map(str, text))} ({AWAY_HINT})") from error
+        if number in UNREACHED and not _is_of_certificate(error):
+            error.args = (number, f"{', '.join(map(str, text))} ({AWAY_HINT})")
+        raise
     connection._read_timeout = options.get("read_timeout")
     return connection
 

@@ -38,7 +38,7 @@ class Drain:
         if not self.rows or self.is_in_repair:
             return None
         self.cuts += 1
-        table: Any = SimpleNamespace(kinds=b"", rows=())
+        table: Any = SimpleNamespace(name="shop.t", kinds=b"", rows=())
         step = RowsStep(self.cuts, transactions=1, rows=self.rows, tables=[table])
         self.rows = 0
         return step
