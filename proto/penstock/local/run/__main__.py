@@ -273,6 +273,7 @@ async def _supervised(choice: Choice, parts: Sequence[Part], *, once: bool) -> i
         service.notify(service.READY)
         if once:
             await _drained(choice, supervisor.parts, repairs)
+            screen.report(await asyncio.to_thread(_page, supervisor.parts[SOURCE].part))
             return await _compared(choice, screen)
         repairing = asyncio.ensure_future(repairs.keep())
         try:
