@@ -54,7 +54,6 @@ _LOCAL_TASKS_MAX = 4
 _LOOPBACK = "127.0.0.1"
 
 _CODE = "penstock.zip"
-_ROOM_BYTES_MIN = 1 << 20
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
     " -XX:InitialRAMPercentage=0.1 -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20"
@@ -196,7 +195,7 @@ class SparkJob:
             what = "the Spark JVM has ended"
             error = Retryable(self._jvm.reason(), Code.SPARK_ENDED)
         why = f": {found}" if (found := _first_lines(error)) else ""
-        if shutil.disk_usage(folder := self._jvm.output.parent).free < _ROOM_BYTES_MIN:
+        if shutil.disk_usage(folder := self._jvm.output.parent).free < 1 << 20:
             why = f": no room is left in {folder}, so make room on its disk"
         log.error("%s, again in %.1f s%s (more in %s)", what, pause_s, why, self._jvm.output)
         log.debug("the Spark failure in full", exc_info=True)

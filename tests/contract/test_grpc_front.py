@@ -19,6 +19,7 @@ from penstock.http2 import frames
 from penstock.http2.grpc_front import GrpcFront
 from penstock.http2.server_limits import ServerLimits
 from penstock.http2.unary import MessageBlock, Reply, UnaryCall
+from penstock.local.process import free_port
 from penstock.security.tls import ServerContexts
 from tests.kit.fakes.http2_client import Http2Client, prefixed
 from tests.kit.servers.authority import Authority
@@ -250,18 +251,22 @@ def limited(
         front.add_generic_rpc_handlers((handlers,))
 
         async def start() -> int:
+            # A port of the system's may be one at which a client of another test tries again.
+            address = f"127.0.0.1:{free_port()}"
             if context is None:
-                port = front.add_insecure_port("127.0.0.1:0")
+                port = front.add_insecure_port(address)
             else:
-                port = front.add_tls_port("127.0.0.1:0", context)
+                port = front.add_tls_port(address, context)
             await front.start()
             return port
 
         port = server.run(start())
         before, server.server = server.server, front
-        yield server, ("127.0.0.1", port)
-        server.run(front.stop(0))
-        server.server = before
+        try:
+            yield server, ("127.0.0.1", port)
+        finally:
+            server.run(front.stop(0))
+            server.server = before
 
 
 def test_who_does_not_begin_is_let_go(fast: Fast) -> None:
