@@ -1,6 +1,7 @@
 """A password in a file is read for each connection, so that it can be replaced."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pymysql
@@ -57,7 +58,12 @@ def test_downstream_and_source_connect_with_the_password_of_the_moment(
     path.write_text("second\n")
     assert connect_options(target)["password"] == "second"
     given: list[Any] = []
-    monkeypatch.setattr(pymysql, "connect", lambda **options: given.append(options["password"]))
+
+    def connect(**options: Any) -> SimpleNamespace:
+        given.append(options["password"])
+        return SimpleNamespace()
+
+    monkeypatch.setattr(pymysql, "connect", connect)
     address.connect()
     assert given == ["second"]
 
