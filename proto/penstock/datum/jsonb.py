@@ -325,7 +325,7 @@ def _head(data: bytes, tp: int) -> tuple[int, list[bytes], int]:
 
 
 def _put_decimal(gap: bytes, out: _Out, at: int) -> None:
-    if gap[0] == DECIMAL:
+    if gap[:1] == bytes([DECIMAL]):  # The gap is empty where the next value is damaged.
         out[at] = decimals.read_decimal_text(gap, 1)[0]
         out.is_typed = True
 

@@ -221,3 +221,10 @@ def test_numbers_in_text_keep_digits_that_a_double_does_not_print(
     made = jsonb.read_text(jsonb.encode_text(text), 0)[0]
     assert isinstance(made, jsonb.TypedJson) == is_typed
     assert (made == text) == (is_typed or text in ("[-0.0]", "[100000000000000000000.0]"))
+
+
+def test_a_value_beyond_the_end_after_a_double_is_damage() -> None:
+    head = struct.pack("<II", 2, 26)  # An array of a double at 18 and a text at 60.
+    entries = struct.pack("<BIBI", jsonb.DOUBLE, 18, jsonb.STRING, 60)
+    with pytest.raises(Malformed):
+        jsonb.read_text(bytes([jsonb.ARRAY]) + head + entries + struct.pack("<d", 1.5), 0)
